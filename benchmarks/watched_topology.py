@@ -26,12 +26,12 @@ from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import Published, read_history
 from acktree.producers.collecting.counters import Counters
-from acktree.producers.spouts.claim import Claim
-from acktree.spark.ledger.partitions.done_set import encode_metadata
+from acktree.spark.ledger.partitions.done_set import serialized
 from acktree.wire.codec import encode_ack, encode_ack_init, encode_result
 from acktree.wire.control_records import ENTRY, Ack, AckInit, EntryArray, Result
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import IdArray, root_ids
+from acktree.wire.state_records import OffsetSeal, SlotKey, SlotState, encode_slot_state
 from harness import Cluster, Headers, flush, produce
 
 PARTITIONS, CHAINS, DEPTH = 64, 5, 4
@@ -179,14 +179,17 @@ class WatchedTopology:
         for bolt, table in published.bolts.items():
             places = {(topic, number) for topic in table.reads for number in range(PARTITIONS)}
             self._commit_group(published.group_of(bolt), {p: (self._sent[p], "") for p in places})
-        spout = {}
-        for number in range(PARTITIONS):
-            frontier = self.count - PENDING
-            spout[self.source, number] = frontier, encode_metadata(1, "bench", frontier, BitMap64()).text
+        spout, frontier = {}, self.count - PENDING
+        for slot in (slot for slot in published.slots if slot.topic == self.source):
+            spout[self.source, slot.partition] = frontier, OffsetSeal(1, slot.topic_id).text(frontier)
+            state = encode_slot_state(SlotState(frontier, self.count, 1, serialized(BitMap64())))
+            key = SlotKey(self.source, slot.partition, slot.topic_id).encode()
+            produce(self._producer, published.state_topic("events"), state, key=key, partition=0)
+        flush(self._producer)
         for task in range(TASKS):
             place = f"{self.name}.spout-{task}", 0
             at = self._cuts[place] + (self._sent[place] - self._cuts[place]) // 2
-            spout[place] = at, Claim(1, 1, at).metadata()
+            spout[place] = at, ""
         self._commit_group(published.group_of("events"), spout)
 
     def _commit_group(self, group: str, offsets: dict[tuple[str, int], tuple[int, str]]) -> None:
@@ -267,4 +270,5 @@ def _spout_values(source: str, count: int, task: int, turn: int) -> dict[str, Va
     for partition in range(task, PARTITIONS, TASKS):
         place = f"{source}.{partition}"
         values |= {f"next.{place}": count, f"frontier.{place}": count - PENDING, f"held_s.{place}": 0.25}
+        values[f"pending.{place}"] = PENDING
     return values

@@ -188,18 +188,20 @@ def state() -> Diagram:
         "state",
         "Where the state is",
         "Processes keep their state in memory only; it is durable in Kafka and in Spark's checkpoint. "
-        "Ackers read the control topics again from their committed cut. The driver reads the committed "
-        "frontier with its bitmap, the checkpoint's last batch and the result topics. A Spark task "
-        "finds its batch commit record. A worker reads again from its committed offset. All of them "
-        "read the topology from its topic.",
-        410,
+        "Ackers read the control topics again from their committed cut. A spout's driver in Spark reads its "
+        "state topic, the result topics from the positions in that state, and the checkpoint's last batch. "
+        "The offsets of its group are a view that it writes. A Spark task finds its batch commit record. A "
+        "worker reads again from its committed offset. All of them read the topology from its topic.",
+        534,
     )
     made.text(92, 30, "in memory", "middle small dim")
     made.text(368, 30, "durable", "middle small dim")
     rows = [
         ("acker", "open trees", "topic", "control topics", "from the group's offset, the cut"),
-        ("driver", "what is done", "topic", "offset of the spout's group", "frontier, and a bitmap above it"),
+        ("driver", "done, failed, due", "topic", "T.state-SPOUT", "all of it, in one transaction a commit"),
+        ("driver", "newer results", "topic", "T.spout-TASK", "from the positions in the state"),
         ("driver", "the batch", "store", "Spark's checkpoint", "what the current batch emits"),
+        ("driver", "the frontier", "topic", "offsets of the spout's group", "a view, for Kafka's tools"),
         (
             "task",
             "what is written",
@@ -219,9 +221,12 @@ def state() -> Diagram:
         y = 44 + 62 * number
         made.box("process", 20, y, 144, 48, process, what)
         made.box(kind, 230, y, 275, 48, place, about)
-        made.arrow((228, y + 24), (166, y + 24), dashed=True)
-    made.text(25, 366, "- - ►  read again after a crash", "small dim")
-    made.legend(393, (("process", "process"), ("topic", "in Kafka"), ("store", "in files")))
+        if what == "the frontier":
+            made.arrow((164, y + 24), (228, y + 24))
+        else:
+            made.arrow((228, y + 24), (166, y + 24), dashed=True)
+    made.text(25, 490, "- - ►  read again after a crash     ─►  only shown", "small dim")
+    made.legend(517, (("process", "process"), ("topic", "in Kafka"), ("store", "in files")))
     return made
 
 
@@ -233,7 +238,7 @@ def record() -> Diagram:
         "Twelve steps in three lanes: driver, tasks and acker. The driver plans a batch and Spark logs "
         "it. Tasks read the offsets, transform the rows, give them edges, write the tuples, prove that "
         "their input is whole, send inits and commit the transaction. The acker reports results. The "
-        "driver reads them, updates the ledger and commits the source offset.",
+        "driver reads them, updates the ledger and commits its state, then the source offset.",
         504,
     )
     lanes = (("driver", 40), ("tasks", 105), ("acker", 170))
@@ -253,7 +258,7 @@ def record() -> Diagram:
         (170, "fold to zero, and report it"),
         (40, "read the result"),
         (40, "mark done, or plan the replay"),
-        (40, "commit the frontier and the bitmap"),
+        (40, "commit the state, show the offset"),
     ]
     places = [(x, 60 + 35 * number) for number, (x, _) in enumerate(steps)]
     for (x1, y1), (x2, y2) in pairwise(places):

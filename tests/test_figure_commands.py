@@ -40,6 +40,11 @@ SMALLEST = (
     ("python benchmarks/native.py prefetch", "--rounds 1 --pending 10000", "without "),
     ("python benchmarks/overload.py", "--cases half --seconds 24", "drained s"),
     ("python benchmarks/poison.py", "--seconds 3", "retry=False"),
+    (
+        "python benchmarks/spout_commits.py",
+        "--records 200 --partitions 2 --commits 2",
+        "commit, ms",
+    ),
     ("python benchmarks/stopped_bolt.py", "--seconds 45 --records 20", "both bolts"),
     ("python benchmarks/topology_tester.py", "", "of virtual time"),
     ("python benchmarks/watching.py", "--acks 100000 --hours 0.01 --watch 2", "ui: its slowest request"),

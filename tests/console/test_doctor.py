@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,9 +24,9 @@ from acktree.core import world
 from acktree.core.errors import BrokerUnreachable, NotAuthorized
 from acktree.core.topology.file import load_topology
 from acktree.core.topology.publish import apply_topology
+from acktree.producers.collecting.arithmetic.done_above import OWNER_BYTES, WINDOW_OFFSETS, encode_done
 from acktree.producers.kafka.record_limits import CLIENT_BYTES
 from acktree.producers.spouts.claim import MAX_METADATA_CHARS as CLAIM_CHARS
-from acktree.spark.ledger.partitions.done_set import MAX_METADATA_CHARS as DONE_CHARS
 from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS
 
 AT_RISK_ON_ONE_BROKER = {"replication", "internal topics"}
@@ -129,6 +130,25 @@ def test_a_narrow_limit_of_an_own_topic_is_found(narrow: dict[str, str], answer:
     assert conclusions.of_own_limits(sound | narrow).answer.value == answer
 
 
+@pytest.mark.parametrize(
+    ("found", "partitions", "answer"),
+    [
+        ({}, 1, "works"),
+        ({"max.message.bytes": "9000000", "segment.bytes": "8388608"}, 1, "works"),
+        ({"max.message.bytes": "1048588"}, 1, "at risk"),
+        ({"segment.bytes": "1048576"}, 1, "at risk"),
+        ({"segment.bytes": "1073741824"}, 1, "works slower"),
+        ({"segment.bytes": ""}, 1, "no answer"),
+        ({}, 3, "works slower"),
+    ],
+)
+def test_the_state_of_a_spout_needs_room_and_one_partition(
+    found: dict[str, str], partitions: int, answer: str
+):
+    sound = {"max.message.bytes": "8388608", "segment.bytes": "16777216"}
+    assert conclusions.of_state(sound | found, partitions).answer.value == answer
+
+
 def test_dead_letters_must_fit_where_their_source_records_did():
     assert conclusions.of_dead_letters(1_000, {"a": 1_000, "b": 10}).answer is Answer.WORKS
     assert conclusions.of_dead_letters(1_000, {"a": 1_001, "b": 10}).answer is Answer.AT_RISK
@@ -142,7 +162,9 @@ def test_an_unclean_election_is_a_risk():
 
 
 def test_the_doctor_asks_for_as_much_as_the_product_uses():
-    assert max(CLAIM_CHARS, DONE_CHARS) == conclusions.METADATA_CHARS
+    left = [offset for offset in range(WINDOW_OFFSETS) if Random(offset).getrandbits(1)]
+    longest = len(encode_done(0, WINDOW_OFFSETS, left, b"o" * OWNER_BYTES))
+    assert longest - 10 <= max(CLAIM_CHARS, longest) <= conclusions.METADATA_CHARS < longest + 10
     assert CLIENT_BYTES == conclusions.RECORD_BYTES
     assert TRANSACTION_TIMEOUT_MS == broker_checks.TRANSACTION_MS
 
@@ -331,13 +353,14 @@ def test_the_topics_of_a_topology_are_checked(bootstrap: str, unique: str, tmp_p
     found = answers_of(result)
     assert result.exit_code == 0, result.output
     assert found["dead letters"] == "works"
-    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "out", "spout-0")
+    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "out", "spout-0", "state-s")
     assert {f"topic {unique}.{name}" for name in own} | {f"source {unique}.in"} <= found.keys()
     for name, setting, value in (
         ("in", "max.message.bytes", "2000000"),  # the user's choice, as that of tuples
         ("out", "max.message.bytes", "1000"),
         ("ack", "message.timestamp.type", "CreateTime"),
         ("topology", "cleanup.policy", "delete"),
+        ("state-s", "cleanup.policy", "delete"),
     ):
         change = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, f"{unique}.{name}", incremental_configs=[change])
@@ -347,5 +370,5 @@ def test_the_topics_of_a_topology_are_checked(bootstrap: str, unique: str, tmp_p
     assert result.exit_code == 1
     found = answers_of(result)
     wrong = {check for check, answer in found.items() if answer == "does not work"}
-    assert wrong == {f"topic {unique}.{name}" for name in ("ack", "topology", "stats")}
+    assert wrong == {f"topic {unique}.{name}" for name in ("ack", "topology", "stats", "state-s")}
     assert found["dead letters"] == "at risk"

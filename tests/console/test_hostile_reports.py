@@ -20,7 +20,8 @@ NOW_MS = 1_700_000_000_000
 ROOT = f"root_age_s.{root_id(0, generation_of(1, 0), 7):016x}"
 NUMBERS = {
     "spout": (
-        *("next.lines.0", "frontier.lines.0", "held_s.lines.0", "emissions.lines.0", "waiting.lines.0"),
+        *("next.lines.0", "frontier.lines.0", "pending.lines.0", "held_s.lines.0"),
+        *("emissions.lines.0", "waiting.lines.0"),
         *("reason.lines.0", "next_s.lines.0", "idle_s.lines.0"),
         *("pending", "emitted", "completed", "held_back", "breaker_open", "breaker_since_ms"),
     ),
@@ -70,7 +71,7 @@ def report(role, values, /, **more):
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("role", NUMBERS)
 def test_a_figure_that_cannot_be_shown_hides_nothing(role, hostile):
-    good = {"frontier.lines.0": 5, "next.lines.0": 8} if role == "spout" else {}
+    good = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3} if role == "spout" else {}
     for name in (*NUMBERS[role], *FACTS, "host", "last_error", "breaker_why", "executing", "calling"):
         found, status = look(report(role, {"breaker_open": 1, **good, name: hostile}))
         assert (found.accepted, found.garbage) == (1, 0), name
@@ -90,6 +91,7 @@ def test_a_report_whose_time_is_not_one_is_invalid(time_ms):
 
 
 def test_a_figure_whose_name_cannot_be_shown_is_left_out():
-    found, status = look(report("spout", {"next.\ud800.0": 7, "frontier.lines.0": 5, "next.lines.0": 8}))
+    good = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3}
+    found, status = look(report("spout", {"next.\ud800.0": 7, **good}))
     assert found.accepted == 1
     assert status.partitions[0].pending == 3

@@ -7,7 +7,7 @@ from acktree.core.reports.stats import Report
 from console.test_page import published, seen
 
 NOW_MS = 1_700_000_000_000
-HELD = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": 180.0}
+HELD = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3, "held_s.lines.0": 180.0}
 
 
 def report(role, component, instance, age_s=0.0, **values):

@@ -215,7 +215,8 @@ def seen(topology):
 
 def reported(*others, held_s=4.5, **more):
     """Return what processes report: the spout of ``seen``, which has emitted three records, and others."""
-    spout = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": held_s, **more}
+    emitted = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3}
+    spout = {**emitted, "held_s.lines.0": held_s, **more}
     found = Reports()
     for each in (Report("spout", "lines", "lines-0", 1_700_000_000_000, spout), *others):
         found.add_record(each.encode(), each.time_ms)

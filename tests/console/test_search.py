@@ -73,7 +73,7 @@ class ResultTopics:
 
     ends = starts
 
-    def scan(self, spans: object, deadline_s: float) -> list[object]:
+    def scan(self, spans: object, deadline_s: float, whole: bool = False) -> list[object]:
         return []
 
 

@@ -1,7 +1,6 @@
 """What is pending of a source partition, by its commit and the reports; what nobody reports is not known."""
 
 import pytest
-from pyroaring import BitMap64
 
 from acktree.console.view.cluster import CommittedOffset
 from acktree.console.view.reports import Process, Reports
@@ -17,7 +16,6 @@ from acktree.console.view.source_view import (
 from acktree.console.view.status import make_status, source_views
 from acktree.core.reports.stats import Report, decode_report
 from acktree.core.topology.registry import Slot
-from acktree.spark.ledger.partitions.done_set import encode_metadata
 from acktree.wire.ids import generation_of, root_id
 from console.test_page import published, seen
 
@@ -42,29 +40,44 @@ def acker(ages, time_ms=NOW_MS, instance="a"):
     return process("acker", time_ms, instance, **{f"root_age_s.{one:016x}": age for one, age in ages.items()})
 
 
-def view(*processes, frontier=10, done=(), slot=SLOT):
-    commit = None
-    if frontier is not None:
-        commit = CommittedOffset(frontier, encode_metadata(1, "id", frontier, BitMap64(done)).text)
+def view(*processes, frontier=10, slot=SLOT):
+    commit = None if frontier is None else CommittedOffset(frontier, "")
     roots = open_roots(each for each in processes if each.latest.role == "acker")
     spouts = [each for each in processes if each.latest.role == "spout"]
     return slot_view(slot, commit, roots.get(slot.slot, {}), spouts)
 
 
-def test_what_is_pending_is_what_the_spout_has_emitted_less_what_it_has_committed():
-    made = view(spout(frontier=10, next=20, held_s=5.0), done=[12, 13, 30])
-    assert (made.frontier, made.next_offset, made.pending, made.held_s) == (10, 20, 8, 5.0)
+def test_what_is_pending_is_what_the_spout_reports_and_the_rest_of_what_is_emitted_is_done():
+    made = view(spout(frontier=10, next=20, pending=8, held_s=5.0))
+    assert (made.frontier, made.next_offset, made.held_s) == (10, 20, 5.0)
+    assert (made.pending, made.done_above) == (8, 2)
 
 
 def test_without_a_report_nothing_is_known_to_be_pending_and_nothing_not_to_be():
-    made = view(frontier=10, done=[12])
-    assert (made.next_offset, made.pending, made.held_s, made.held_by) == (None, None, None, None)
-    assert made.records() == []
+    made = view(frontier=10)
+    assert (made.next_offset, made.pending, made.done_above) == (None, None, None)
+    assert (made.held_s, made.held_by, made.records()) == (None, None, [])
 
 
-def test_an_operators_commit_gives_the_position_of_the_group():
-    made = slot_view(SLOT, CommittedOffset(7, ""), {}, [])
-    assert (made.frontier, len(made.done)) == (7, 0)
+def test_how_much_is_pending_is_not_known_where_that_alone_is_not_reported():
+    made = view(spout(frontier=10, next=20, held_s=5.0))
+    assert (made.pending, made.done_above) == (None, None)
+    assert (made.held_by.offset, made.held_s) == (10, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("frontier", "pending", "done_above"),
+    [(9, 6, 4), (10, 6, 4), (13, 6, 1), (16, 4, 0), (20, 0, 0), (25, 0, 0)],
+)
+def test_of_a_report_from_before_the_commit_no_more_is_pending_than_is_emitted(frontier, pending, done_above):
+    made = view(spout(frontier=10, next=20, pending=6), frontier=frontier)
+    assert (made.pending, made.done_above) == (pending, done_above)
+
+
+@pytest.mark.parametrize("pending", [-1, -1000, 11, 1000])
+def test_a_number_of_pending_records_that_cannot_be_is_held_within_bounds(pending):
+    made = view(spout(frontier=10, next=20, pending=pending))
+    assert (made.pending, made.done_above) == ((10, 0) if pending > 0 else (0, 10))
 
 
 def test_the_record_at_the_frontier_has_the_age_of_its_first_emission():
@@ -84,19 +97,19 @@ def test_a_record_that_waits_for_its_replay_says_so_and_how_often_it_was_emitted
 
 
 def test_a_report_from_before_the_commit_says_nothing_of_the_record_at_the_frontier():
-    made = view(spout(frontier=8, next=20, held_s=75.0, waiting=1))
+    made = view(spout(frontier=8, next=20, pending=12, held_s=75.0, waiting=1))
     assert (made.held_s, made.pending) == (None, 10)
     assert (made.held_by.offset, made.held_by.state, made.held_by.known_age_s) == (10, EMITTED, None)
 
 
 def test_a_report_that_is_ahead_of_the_commit_counts():
-    made = view(spout(frontier=12, next=20, held_s=3.0))
+    made = view(spout(frontier=12, next=20, pending=8, held_s=3.0))
     assert (made.frontier, made.pending, made.held_by.offset, made.held_s) == (10, 8, 12, 3.0)
     assert view(spout(frontier=12, next=20, held_s=3.0), frontier=None).held_by.offset == 12
 
 
 def test_where_everything_is_done_no_record_holds_the_frontier():
-    made = view(spout(frontier=20, next=20, held_s=0.0), frontier=20)
+    made = view(spout(frontier=20, next=20, pending=0, held_s=0.0), frontier=20)
     assert (made.pending, made.held_by, made.held_s) == (0, None, None)
 
 
@@ -124,9 +137,7 @@ def test_the_roots_of_the_ackers_are_listed_beside_what_holds_the_frontier():
 
 def test_what_a_commit_says_is_done_is_not_pending_whoever_reports_it():
     """An acker that died is believed for as long as its last report counts."""
-    made = view(
-        spout(frontier=10, next=20), acker({root(4): 50.0, root(12): 40.0, root(13): 30.0}), done=[12]
-    )
+    made = view(spout(frontier=10, next=20), acker({root(4): 50.0, root(9): 40.0, root(13): 30.0}))
     assert list(made.roots) == [13]
 
 
@@ -152,7 +163,7 @@ def test_what_is_not_the_age_of_a_root_is_ignored(name, age_s):
 
 @pytest.mark.parametrize("value", ["many", None, True, float("nan"), 10**400])
 def test_a_report_with_something_else_than_a_number_reports_nothing(value):
-    made = view(spout(frontier=10, next=value, held_s=value))
+    made = view(spout(frontier=10, next=value, pending=value, held_s=value))
     assert (made.pending, made.held_s) == (None, None)
 
 
@@ -179,7 +190,7 @@ def reports_of(*processes):
 
 
 def lines_report(age_s=0.0):
-    values = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": 4.0}
+    values = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3, "held_s.lines.0": 4.0}
     return Report("spout", "lines", "lines-0", int(NOW_MS - 1000 * age_s), values)
 
 

@@ -19,7 +19,7 @@ STANDSTILL = {
     "executing": "words/0/12",
     "executing_root": ROOT,
 }
-HELD = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": 180.0}
+HELD = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3, "held_s.lines.0": 180.0}
 
 
 def report(role, component, instance, age_s=0.0, **values):

@@ -18,13 +18,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from acktree.core.errors import BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
+from acktree.core.errors import BadTopology, BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology import publish
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.plan import DEAD_LETTER_HEADERS_BYTES, Plan
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import Published, Registry, read_history
+from acktree.wire.state_records import MAX_STATE_BYTES
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 
@@ -63,9 +64,10 @@ class TopologyOnBroker:
         return value
 
     def limit(self, topic: str, limit_bytes: int) -> None:
-        entry = ConfigEntry(
-            "max.message.bytes", str(limit_bytes), incremental_operation=AlterConfigOpType.SET
-        )
+        self.set(topic, "max.message.bytes", str(limit_bytes))
+
+    def set(self, topic: str, name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         self.admin.incremental_alter_configs([resource])[resource].result()
 
@@ -132,7 +134,7 @@ def test_replicas_in_sync_are_set_on_what_is_made_and_changed_on_what_is_acktree
     name, setting = cluster.name, "min.insync.replicas"
     assert cluster.latest().min_insync_replicas == 1
     plan = cluster.apply(min_insync_replicas=2)
-    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "spout-0")
+    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "spout-0", "state-s")
     assert {each.topic for each in plan.change} == {f"{name}.{topic}" for topic in own}
     assert {cluster.setting(f"{name}.{topic}", setting) for topic in own} == {"2"}
     assert cluster.setting(f"{name}.out", setting) == "1"
@@ -374,3 +376,45 @@ def test_what_is_published_can_be_read_as_soon_as_apply_returns(cluster: Topolog
         cluster.apply(ackers=ackers)
         assert end(IsolationLevel.READ_COMMITTED) == 2 * ackers, "the end of a transaction is not written yet"
         assert end(IsolationLevel.READ_UNCOMMITTED) == 2 * ackers
+
+
+def test_the_state_of_a_spout_is_on_one_compacted_partition(cluster: TopologyOnBroker) -> None:
+    cluster.apply()
+    topic = f"{cluster.name}.state-s"
+    assert cluster.partitions(topic) == 1
+    assert cluster.setting(topic, "cleanup.policy") == "compact"
+    assert cluster.setting(topic, "max.message.bytes") == str(MAX_STATE_BYTES)
+    assert cluster.setting(topic, "segment.bytes") == str(2 * MAX_STATE_BYTES)
+
+
+def test_a_state_topic_takes_what_a_state_may_be_and_keeps_what_it_was_given_beyond(
+    cluster: TopologyOnBroker,
+) -> None:
+    cluster.apply()
+    topic = f"{cluster.name}.state-s"
+    cluster.limit(topic, 1_048_588)
+    cluster.set(topic, "segment.bytes", "100000000")
+    change = f"set max.message.bytes of topic {topic} to {MAX_STATE_BYTES}"
+    assert cluster.apply().lines() == [change]
+    cluster.limit(topic, 2 * MAX_STATE_BYTES)
+    assert cluster.apply().lines() == []
+    assert cluster.setting(topic, "segment.bytes") == "100000000"
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_state_topic_that_loses_records_is_refused_with_what_to_do(
+    cluster: TopologyOnBroker, policy: str
+) -> None:
+    topic = f"{cluster.name}.state-s"
+    cluster.create(topic, 1)
+    cluster.set(topic, "cleanup.policy", policy)
+    for is_dry_run in (True, False):
+        with pytest.raises(
+            BadTopology, match=f"{topic} has cleanup.policy={policy}, so .* set it: kafka-con"
+        ):
+            cluster.apply(dry_run=is_dry_run)
+    with pytest.raises(UnknownTopology):
+        cluster.latest()
+    cluster.set(topic, "cleanup.policy", "compact")
+    cluster.apply()
+    assert cluster.latest().version == 1

@@ -90,8 +90,6 @@ def compare(draw: Random, did: Did, blocks: Blocks, model: BlocksModel, offsets:
     covered = set().union(*(model.cover(*root) for root in roots))
     columns = np.array(roots, np.int64).reshape(-1, 2).T
     same("cover", set(blocks.cover(*columns)), covered)
-    for root in roots:
-        holds("last", blocks.last_of(root[1]) >= max(model.cover(*root)))
 
 
 CORE = Core(run_seed)

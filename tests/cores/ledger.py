@@ -99,7 +99,6 @@ class LedgerScript:
         self.did("emit_due", self.now_s, self.run, limit)
         replays = self.ledger.retries.emit_due(self.now_s, self.run, limit)
         same("replays", replays, self.model.retries.emit_due(self.now_s, self.run, limit))
-        same("answered", self.ledger.retries.pop_answered(), self.model.retries.pop_answered())
         self.roots += [(replay.generation, replay.offset) for replay in replays]
 
     def finish(self) -> None:
@@ -125,14 +124,13 @@ class LedgerScript:
     def compare(self) -> None:
         ledger, model = self.ledger, self.model
         if self.draw.random() < 0.2:
-            self.did("discard_blocks", ledger.frontier)
-            ledger.discard_blocks(ledger.frontier)
+            self.did("discard_blocks")
+            ledger.discard_blocks()
         frontier = model.frontier
         state = (ledger.frontier, ledger.next_offset, ledger.floor, ledger.pending)
         same("state", state, (frontier, model.next, model.floor, len(model.open)))
         holds("attempts are of open records", ledger.retries.attempts.keys() <= model.open)
         same("done", {*ledger.done}, {offset for offset in model.done if offset >= frontier})
-        same("uncounted", ledger.retries.uncounted(), model.retries.uncounted())
         same("used up", ledger.retries.is_run_used_up(self.run), model.retries.full_run == self.run)
 
 

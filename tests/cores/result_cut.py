@@ -6,6 +6,7 @@ The model goes through all results, the first to the last, every time.
 from random import Random
 
 from acktree.spark.ledger.result_cut import Emission, ResultCut
+
 from cores.script import Core, Did, holds, same
 
 SLOTS = (0, 1)

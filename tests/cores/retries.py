@@ -24,13 +24,14 @@ class RetriesScript:
         self.offsets = [*OFFSETS]
         for offset in OFFSETS:
             if draw.random() < 0.3:
-                self.restore(offset)
+                self.resume(offset)
 
-    def restore(self, offset: int) -> None:
+    def resume(self, offset: int) -> None:
+        """Begin with an emission of the batch that a driver before has planned."""
         replay = Replay(offset, generation_of(self.run, self.draw.choice((1, 2))), self.draw.choice((1, 2)))
-        self.did("restore", *replay)
-        self.retries.restore(replay, self.now_s)
-        self.model.restore(offset, replay.generation, replay.attempts, self.now_s)
+        self.did("resume", *replay)
+        self.retries.resume(replay, self.now_s)
+        self.model.resume(offset, replay.generation, replay.attempts, self.now_s)
 
     def step(self) -> None:
         kind = self.draw.random()
@@ -48,7 +49,6 @@ class RetriesScript:
         else:
             self.discard()
         same("attempts", [*self.retries.attempts], [*self.model.records])
-        same("uncounted", self.retries.uncounted(), self.model.uncounted())
         same("used up", self.retries.is_run_used_up(self.run), self.model.full_run == self.run)
 
     def fail(self) -> None:
@@ -68,7 +68,6 @@ class RetriesScript:
         self.did("emit_due", self.now_s, self.run, limit)
         replays = self.retries.emit_due(self.now_s, self.run, limit)
         same("replays", replays, self.model.emit_due(self.now_s, self.run, limit))
-        same("answered", self.retries.pop_answered(), self.model.pop_answered())
 
     def fail_overdue(self) -> None:
         late = [offset for offset in self.offsets if self.draw.random() < 0.5]

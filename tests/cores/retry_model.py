@@ -20,7 +20,6 @@ class FailedRecord:
     attempts: int
     emitted_s: float
     in_run: int
-    attempts_before: int
     in_flight: bool = True
     due_s: float | None = None
 
@@ -29,7 +28,6 @@ class RetriesModel:
     def __init__(self, in_a_run=16):
         self.in_a_run = in_a_run
         self.records: dict[int, FailedRecord] = {}
-        self.answered = []
         self.full_run = None
         self.round: list[tuple[int, int]] = []
         """Offsets and generations of what was due when it began and is not emitted yet."""
@@ -38,18 +36,8 @@ class RetriesModel:
         record = self.records.get(offset)
         if record is None:
             emitted = generation % self.in_a_run
-            record = FailedRecord(generation, emitted, emitted, now_s, emitted, emitted)
+            record = FailedRecord(generation, emitted, emitted, now_s, emitted)
             self.records[offset] = record
-        elif 0 < record.generation < generation and not record.in_flight:
-            self.answered.append((offset, record.generation))
-            is_new_run = generation // 16 != record.generation // 16
-            more = (generation - record.generation) % self.in_a_run or self.in_a_run
-            record.emissions, record.in_run = record.emissions + more, -1 if is_new_run else record.in_run
-            record.in_run += more
-            if record.in_run >= self.in_a_run - 1:
-                self.full_run = generation // 16
-            record.generation, record.in_flight, record.due_s = generation, True, None
-            record.attempts_before = record.attempts
         if record.generation != generation or not record.in_flight:
             return FailureOutcome.IGNORED
         record.in_flight = False
@@ -70,7 +58,6 @@ class RetriesModel:
                 break
             offset, _ = self.round.pop(0)
             record = self.records[offset]
-            self.answered.append((offset, record.generation))
             is_new_run = record.generation != 0 and record.generation // 16 != run
             record.in_run = 0 if is_new_run else record.in_run + 1
             if record.in_run == self.in_a_run - 1:
@@ -78,7 +65,6 @@ class RetriesModel:
             record.emissions += 1
             record.generation = run * 16 + record.emissions % 16
             record.in_flight, record.due_s, record.emitted_s = True, None, now_s
-            record.attempts_before = record.attempts
             taken.append((offset, record.generation, record.attempts))
         return taken
 
@@ -91,24 +77,15 @@ class RetriesModel:
         late = [offset for offset, r in self.records.items() if r.in_flight and r.emitted_s < before_s]
         late += sorted(set(offsets) - set(self.records))
         for offset in late[:limit]:
-            record = self.records.setdefault(offset, FailedRecord(0, 0, 0, before_s, 0, 0))
+            record = self.records.setdefault(offset, FailedRecord(0, 0, 0, before_s, 0))
             record.in_flight, record.due_s = False, now_s
         return len(late[:limit])
 
-    def restore(self, offset, generation, attempts, now_s):
-        emitted = generation % self.in_a_run
-        self.records[offset] = FailedRecord(generation, emitted, attempts, now_s, emitted, attempts)
-
-    def uncounted(self):
-        return [
-            (offset, record.generation, record.attempts_before)
-            for offset, record in self.records.items()
-            if record.attempts_before != record.generation % self.in_a_run
-        ]
-
-    def pop_answered(self):
-        answered, self.answered = self.answered, []
-        return answered
+    def resume(self, offset, generation, attempts, now_s):
+        """Take an emission for the newest of its record, one more than those that are known."""
+        known = self.records.get(offset)
+        emissions = known.emissions + 1 if known else generation % self.in_a_run
+        self.records[offset] = FailedRecord(generation, emissions, attempts, now_s, emissions)
 
     def discard(self, offsets):
         self.records = {o: record for o, record in self.records.items() if o not in offsets}

@@ -8,12 +8,11 @@ import numpy as np
 from acktree.spark.ledger.logged_batch import MAX_RANGES_PER_SLOT
 from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.partitions.retries import FailureOutcome
-from acktree.spark.ledger.result_cut import Emission
-from acktree.spark.ledger.task import Effect, ExhaustedRecord, SourceSlot, TaskLedger
+from acktree.spark.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 from acktree.wire.control_records import Absent, Cause, Failure, Result, Span
 from acktree.wire.ids import generation_of, next_run, root_id
 from cores.retry_model import POLICY
-from cores.script import Core, Did, holds, same
+from cores.script import Core, Did, same
 from cores.slot_model import SlotModel
 
 FOREIGN = 7
@@ -90,11 +89,11 @@ class TaskScript:
         self.did("apply", acked, "failed", *causes.items(), self.now_s)
         ids = np.array([root_id(*root) for root in acked], np.uint64)
         effect = self.task.apply(Result(0, ids, failures), self.now_s, 0.0)
-        self.check_acked(acked, effect)
-        failed, exhausted = [], []
+        self.check_acked(acked)
+        failed, exhausted = 0, []
         for root, cause in causes.items():
             for offset, outcome in self.fail(root, cause):
-                failed.append(Emission(*root[:2], offset))
+                failed += 1
                 if outcome is FailureOutcome.EXHAUSTED:
                     exhausted.append((root[0], offset))
         same("failed", effect.failed, failed)
@@ -115,7 +114,7 @@ class TaskScript:
             floor = floor % MAX_RUN + 1
         return True
 
-    def check_acked(self, acked: list[tuple[int, int, int]], effect: Effect) -> None:
+    def check_acked(self, acked: list[tuple[int, int, int]]) -> None:
         before = {slot: set(model.done) for slot, model in self.models.items()}
         for slot, generation, first in acked:
             model = self.models.get(slot)
@@ -125,8 +124,6 @@ class TaskScript:
         self.counted["completed"] += sum(map(len, newly.values()))
         if any(newly.values()):
             self.acked_s = self.now_s
-        same("slots", set(effect.highest), {slot for slot, _, _ in acked if slot in self.models})
-        holds("highest done", all(effect.highest[slot] >= max(new) for slot, new in newly.items() if new))
 
     def fail(self, root: tuple[int, int, int], cause: Cause) -> list[tuple[int, FailureOutcome]]:
         slot, generation, first = root
@@ -164,13 +161,10 @@ class TaskScript:
         slot, first = self.draw.choice((0, 1, FOREIGN)), self.draw.randrange(8)
         span, run = Span(first, first + self.draw.randint(1, 3)), self.draw.choice((self.run, 1, 200))
         self.did("absent", slot, span, run)
-        effect = self.task.apply_absent(Absent(slot, run, [span]))
+        self.task.apply_absent(Absent(slot, run, [span]))
         model = self.models.get(slot)
         if model is not None and self.is_between(run, model.floor):
             self.counted["absent"] += model.finish(range(*span), run)
-            same("highest absent", effect.highest, {slot: span.next - 1})
-        else:
-            same("highest absent", effect.highest, {})
 
     def rewind(self) -> None:
         slot, offset = self.draw.choice((0, 1)), self.draw.randrange(6)
@@ -195,10 +189,6 @@ class TaskScript:
         for slot, model in self.models.items():
             ledger = task.slots[slot]
             same(f"slot {slot}", (ledger.frontier, ledger.next_offset), (model.frontier, model.next))
-        root = self.draw.choice(self.roots)
-        model = self.models.get(root[0])
-        is_open = model is not None and model.counts(root[1] // 16) and root[2] in model.open
-        same("open", task.is_open(Emission(*root)), is_open)
 
 
 def run_seed(draw: Random, did: Did) -> None:

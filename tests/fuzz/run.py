@@ -26,7 +26,7 @@ NAMES = (
     "records",
     "results",
     "header",
-    "spout-metadata",
+    "states",
     "bolt-metadata",
     "claim",
     "topology",

@@ -22,11 +22,12 @@ from acktree.core.errors import BadTopology, BrokerUnreachable
 from acktree.core.reports.stats import decode_report
 from acktree.core.topology.file import Topology, parse_topology
 from acktree.core.topology.registry import History, Published, Slot
+from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.collecting.arithmetic.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.spouts.claim import DamagedClaim, OversizedClaim, decode_claim
 from acktree.spark.ledger.logged_batch import CheckpointMismatch, PlannedBatch
-from acktree.spark.ledger.partitions.done_set import decode_metadata, encode_metadata
-from acktree.wire import codec
+from acktree.spark.ledger.slot_states import ledger_of, state_of
+from acktree.wire import codec, state_records
 from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.wire.commit_metadata import seal
 from acktree.wire.control_records import Ack, AckInit
@@ -34,7 +35,6 @@ from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import decode_header, encode_header
 
 FRONTIER = 40
-MANY_CHARS = 1 << 14
 
 
 KINDS: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...] = (
@@ -123,15 +123,38 @@ def sealed(data: bytes, tag: str, about: str = "") -> str:
     return text
 
 
-def spout_metadata(data: bytes) -> None:
-    """Decode the metadata of a spout's commit."""
-    text = sealed(data, "1")
-    if data[:1] == b"r":
-        text = seal("1", 7, "id", "RB"[len(data) % 2] + base64.b64encode(data[1:]).decode())
-    found = decode_metadata(text, FRONTIER)
-    if found is not None and len(found.incarnation) <= 22:
-        made = encode_metadata(found.epoch, found.incarnation, FRONTIER, found.done, max_chars=MANY_CHARS)
-        assert decode_metadata(made.text, FRONTIER) == found
+STATES: tuple[tuple[bytes, Callable[[bytes], Any], Callable[[Any], bytes]], ...] = (
+    (state_records.SPOUT_STATE_FRAME, state_records.decode_spout_state, state_records.encode_spout_state),
+    (state_records.SLOT_STATE_FRAME, state_records.decode_slot_state, state_records.encode_slot_state),
+    (state_records.STATE_START_FRAME, state_records.decode_state_start, state_records.encode_state_start),
+    (b"", state_records.decode_slot_state, state_records.encode_slot_state),
+)
+POLICY, NOW_S = RetryPolicy(1.0, 10.0, 3), 1.0
+
+
+def states(data: bytes) -> None:
+    """Decode a record of a state topic, its key or a seal, and restore the ledger of a slot."""
+    if not data:
+        return
+    frame, decode, encode = STATES[data[0] % len(STATES)]
+    offset_seal(data)
+    with suppress(MalformedRecord):
+        assert state_records.decode_slot_key(data).encode() == data
+    try:
+        found = decode(frame + b"\2" + data[1:] if frame else data[1:])
+    except MalformedRecord:
+        return
+    assert decode(encode(found)) == found
+    if isinstance(found, state_records.SlotState):
+        with suppress(MalformedRecord):
+            state_of(ledger_of(found.aged(7), POLICY, NOW_S), NOW_S)
+
+
+def offset_seal(data: bytes) -> None:
+    """Read the seal of a committed offset."""
+    text = sealed(data, state_records.SEAL, str(FRONTIER))
+    if (found := state_records.seal_in(text, FRONTIER)) is not None:
+        assert state_records.seal_in(found.text(FRONTIER), FRONTIER) == found
 
 
 def bolt_metadata(data: bytes) -> None:
@@ -294,7 +317,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "records": records,
     "results": replayed_command,
     "header": header,
-    "spout-metadata": spout_metadata,
+    "states": states,
     "bolt-metadata": bolt_metadata,
     "claim": claim,
     "topology": topology,

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyroaring import BitMap64
 from starlette.testclient import TestClient
 
 from acktree.console.main import main
@@ -31,6 +32,7 @@ from acktree.wire.codec import encode_ack_init
 from acktree.wire.control_records import ENTRY, AckInit
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import emitted_value, root_id
+from acktree.wire.state_records import SlotKey, SlotState, encode_slot_state
 from security.secure_broker import PASSWORD, WAIT_S, SecureBroker, until
 
 TEXT = """
@@ -55,7 +57,16 @@ LOOKS = {
     "plan": RANGE,
 }
 OPERATOR = pytest.param("operator", marks=pytest.mark.slow)
-CONTROL = {"seen.ack", "seen.ack-init", "seen.spout-0", "seen.topology", "seen.dead-letter", "seen.stats"}
+STATE = "seen.state-lines"
+CONTROL = {
+    "seen.ack",
+    "seen.ack-init",
+    "seen.spout-0",
+    "seen.topology",
+    "seen.dead-letter",
+    "seen.stats",
+    STATE,
+}
 DATA = {"seen.lines", "seen.words"}
 WRITES = {
     (Role.ACKER, None): {"seen.spout-0", "seen.stats"},
@@ -111,6 +122,9 @@ def topology(secure: SecureBroker) -> None:
     producer.produce("seen.words", b"word", headers=[(HEADER, header)])
     producer.produce("seen.ack-init", encode_ack_init(AckInit(0, version, init)), partition=0)
     producer.produce("seen.dead-letter", b"line", headers=origin)
+    slot, state = history.latest.slots[0], SlotState(0, 1, 1, BitMap64().serialize())
+    key = SlotKey(slot.topic, slot.partition, slot.topic_id).encode()
+    producer.produce(STATE, encode_slot_state(state), key, 0)
     producer.produce("seen.stats", report.encode())
     assert producer.flush(WAIT_S) == 0
 
@@ -134,7 +148,8 @@ def operator(secure: SecureBroker, tmp_path: Path) -> User:
 
 def report_pending(secure: SecureBroker) -> None:
     """Report the record as pending, by a clock that is ahead: the report counts while a test takes."""
-    values = {"frontier.seen.lines.0": 0, "next.seen.lines.0": 1, "held_s.seen.lines.0": 5.0}
+    place = "seen.lines.0"
+    values = {f"frontier.{place}": 0, f"next.{place}": 1, f"pending.{place}": 1, f"held_s.{place}": 5.0}
     report = Report("spout", "lines", "lines-0", world.wall_ms() + 600_000, values)
     producer = Producer({"bootstrap.servers": secure.plain, "log_level": 0})
     producer.produce("seen.stats", report.encode())
@@ -180,6 +195,7 @@ def test_an_operator_replays_and_publishes(operator: User, tmp_path: Path):
 def missing_from(role: Role) -> pytest.MarkDecorator:
     """Parametrize over the rights with which a role looks."""
     looks = [right for right in rights(TOPOLOGY, role, None) if right.operation in ("Read", "Describe")]
+    looks = [right for right in looks if right.name != STATE]  # without it a trace says what is not known
     return pytest.mark.parametrize("missing", looks, ids=lambda right: f"{right.operation}-{right.name}")
 
 
@@ -232,6 +248,23 @@ def test_without_a_data_topic_the_trace_says_what_it_lacks(
         page = client.get("/trace?topic=seen.lines&partition=0&offset=0")
     assert page.status_code == 200
     assert "authorization failed" in page.text.lower()
+
+
+@pytest.mark.parametrize("kept", ["", "Describe"])
+def test_without_the_state_of_a_spout_the_trace_says_that_it_is_not_known_what_is_done(
+    secure: SecureBroker, tmp_path: Path, kept: str
+):
+    taken = Right("topic", STATE, "Read")
+    allowed = [right for right in rights(TOPOLOGY, Role.UI, None) if right != taken]
+    if kept:
+        allowed.append(Right("topic", STATE, kept))
+    done = user_with(secure, tmp_path, allowed).acktree(*LOOKS["trace"], "--format", "json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["state"], len(found["emissions"])) == ("not known", 1)
+    (note,) = [note for note in found["notes"] if note.startswith("whether the record is done is not known")]
+    assert "authorization failed" in note.lower()
+    assert STATE in note
 
 
 FORBIDDEN_TO_UI = {

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from acktree.spark.ledger.partitions.done_set import decode_metadata
 from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.kafka.broker.log import Outcome, PartitionLog, StoredRecord
 from acktree.wire.codec import decode_ack, decode_ack_init, decode_result_record
@@ -17,6 +16,7 @@ from acktree.wire.header import HEADER, decode_header
 from simulation.every_record import EveryRecord
 from simulation.repeats import Place, Repeats, done_by_bolt
 from simulation.retries import Retries
+from simulation.spout_state import StateLog, done_above, seal_of
 from simulation.timeouts import Timeouts
 
 STAGE = "stage"
@@ -88,6 +88,10 @@ class Checker:
     _done: set[tuple[str, Place]] = field(default_factory=set)
     _commits: dict[tuple[str, int], object] = field(default_factory=dict)
     _verified: set[Place] = field(default_factory=set)
+    _before_rewind: dict[tuple[str, int], tuple[dict[Place, float], tuple[set[Place], ...]]] = field(
+        default_factory=dict
+    )
+    """By partition, what was known before its last rewind."""
     _finished: set[int] = field(default_factory=set)
 
     def count(self, what: str) -> None:
@@ -109,6 +113,7 @@ class Checker:
             self.cluster.topics[topic].partitions[number].start_offset
         )
         self.every_record = EveryRecord()
+        self.state = StateLog(self.cluster, f"{self.name}.state-s")
 
     # What user code says.
 
@@ -171,6 +176,9 @@ class Checker:
             log = next(iter(appended))
             del appended[log]
             name = log.topic.name
+            if name == self.state.topic:
+                self.check_state()
+                continue
             is_data, is_result = name in self.readers, name in self.result_topics
             is_dead = name == self._dead_letter_topic
             if not is_data and not is_result and not is_dead and name not in self._control_topics:
@@ -267,23 +275,40 @@ class Checker:
         records = self.cluster.topics[topic].partitions[partition].records
         return next((each.value for each in records if each.offset == offset), None)
 
+    def check_state(self) -> None:
+        """Check what a spout's driver has committed since the last check: what it calls done must be done."""
+        for topic, partition in self.state.look():
+            slot = self.state.slots[topic, partition]
+            above = done_above(slot)
+            place = f"{topic}/{partition}@{slot.frontier}"
+            self.log_event(
+                f"state {place} +{len(above)} emitted to {slot.next_offset} in term {self.state.term}"
+            )
+            if len(above):
+                self.count("done above the frontier")
+            log = self.cluster.topics[topic].partitions[partition]
+            for record in log.records:
+                if record.offset < slot.frontier or record.offset in above:
+                    self._check_source(log, record)
+
     def check_commits(self, group: str) -> None:
-        """Check what a spout's group has committed since the last check: what it calls done must be done."""
+        """Check the offsets of a spout's group: they are a view of its state, and never ahead of it."""
+        self.check_state()
         found = self.cluster.groups.get(group)
         for (topic, partition), committed in found.offsets.items() if found is not None else ():
             if topic != self.source_topic or self._commits.get((topic, partition)) is committed:
                 continue
             self._commits[topic, partition] = committed
-            metadata = decode_metadata(committed.metadata, committed.offset)
-            above = metadata.done if metadata is not None else ()
             place = f"{topic}/{partition}@{committed.offset}"
-            self.log_event(f"committed {place} +{len(above)} by {committed.member}")
-            if len(above):
-                self.count("done above the frontier")
-            log = self.cluster.topics[topic].partitions[partition]
-            for record in log.records:
-                if record.offset < committed.offset or record.offset in above:
-                    self._check_source(log, record)
+            self.log_event(f"committed {place} {committed.metadata} by {committed.member}")
+            if (seal := seal_of(committed)) is None:
+                continue  # by an operator
+            if seal.term < self.state.term:
+                self.count("late view")
+                continue
+            slot = self.state.slots.get((topic, partition))
+            if slot is None or committed.offset > slot.frontier:
+                raise BrokenPromise(f"the group is ahead of the state: {place} in term {seal.term}")
 
     def _check_source(self, log: PartitionLog, record: StoredRecord) -> None:
         place = log.topic.name, log.number, record.offset
@@ -306,13 +331,25 @@ class Checker:
     def rewind(self, topic: str, partition: int, first: int) -> None:
         """An operator has rewound a partition: what follows has to be done once more."""
         self.retries.forgive(topic, partition)
+        marked = self._verified, self.skipped, self.dead
+        known = tuple({place for place in places if place[:2] == (topic, partition)} for places in marked)
+        since_s = {place: at_s for place, at_s in self.rewound_s.items() if place[:2] == (topic, partition)}
+        self._before_rewind[topic, partition] = since_s, known
         for record in self.cluster.topics[topic].partitions[partition].records:
             place = topic, partition, record.offset
             if record.offset >= first:
-                self._verified.discard(place)
-                self.skipped.discard(place)
-                self.dead.discard(place)
+                for places in marked:
+                    places.discard(place)
                 self.rewound_s[place] = self.cluster.kernel.now_s
+
+    def cancel_rewind(self, topic: str, partition: int) -> None:
+        """An operator has set another offset, before any driver has committed what the last rewind does."""
+        since_s, known = self._before_rewind.pop((topic, partition), ({}, ()))
+        for place in [place for place in self.rewound_s if place[:2] == (topic, partition)]:
+            del self.rewound_s[place]
+        self.rewound_s |= since_s
+        for places, before in zip((self._verified, self.skipped, self.dead), known, strict=False):
+            places |= before
 
     def skip(self, topic: str, partition: int, until: int) -> None:
         """An operator has skipped what is before an offset."""
@@ -320,11 +357,6 @@ class Checker:
         for record in self.cluster.topics[topic].partitions[partition].records:
             if record.offset < until:
                 self.skipped.add((topic, partition, record.offset))
-
-    def refuse_skip(self, topic: str, partition: int, committed: object) -> None:
-        """An operator has set an offset forward, and the driver must not obey; the bits above are gone."""
-        self.retries.forgive(topic, partition)
-        self._commits[topic, partition] = self.repeats.refused[topic, partition] = committed
 
     def truncate(self, log: PartitionLog, first: int) -> None:
         """A broker has lost the end of a log."""

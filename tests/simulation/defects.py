@@ -184,9 +184,77 @@ DEFECTS = (
     ),
     Defect(
         "commit what is emitted as the frontier",
+        f"{SPARK}/ledger/slot_states.py",
+        "        ledger.frontier,\n        ledger.next_offset,\n        ledger.floor,\n",
+        "        ledger.next_offset,\n        ledger.next_offset,\n        ledger.floor,\n",
+    ),
+    Defect(
+        "commit the view before the state",
         f"{SPARK}/driver/spouts/spout_commits.py",
-        "return (source, ledger.frontier, made.text), min(made.reach, ledger.known_end), made.committed",
-        "return (source, ledger.next_offset, made.text), min(made.reach, ledger.known_end), made.committed",
+        "        self._store(self._records(self.planned), is_due)\n        frontiers = {",
+        "        frontiers = {",
+        also=(
+            (
+                f"{SPARK}/driver/spouts/spout_commits.py",
+                "            self._viewed = (frontiers, positions)\n",
+                "            self._viewed = (frontiers, positions)\n"
+                "        self._store(self._records(self.planned), is_due)\n",
+            ),
+        ),
+    ),
+    Defect(
+        "take a late view for a rewind",
+        f"{SPARK}/driver/spouts/offset_resets.py",
+        "            if entry.seal is not None or task is None:\n",
+        "            if task is None:\n",
+    ),
+    Defect(
+        "fence no driver",
+        f"{SPARK}/driver/spouts/state_topic.py",
+        "transactional_id=group, **limit)",
+        'transactional_id=f"{group}-{world.random_bits(32)}", **limit)',
+    ),
+    Defect(
+        "plan a batch on a state that holds it",
+        f"{SPARK}/driver/spouts/spout_commits.py",
+        "        self._store(state)\n        self._number =",
+        "        self._store(self._records(self._number + 1))\n        self._number =",
+    ),
+    Defect(
+        "commit result positions ahead of their effect",
+        f"{SPARK}/driver/spouts/spout_results.py",
+        "            self._commits.positions[number].read = next_offset\n",
+        "            self._commits.positions[number].read = next_offset + 1\n",
+    ),
+    Defect(
+        "take an empty poll for the end of the state",
+        f"{SPARK}/driver/spouts/state_topic.py",
+        "            if message is None:\n                continue\n",
+        "            if message is None:\n                return states\n",
+    ),
+    Defect(
+        "store no attempts",
+        f"{SPARK}/ledger/slot_states.py",
+        "        _attempts(ledger, now_s),\n",
+        "        [],\n",
+    ),
+    Defect(
+        "store no blocks",
+        f"{SPARK}/ledger/slot_states.py",
+        "[EmittedBlocks(each.start, each.end, each.size, each.run) for each in ledger.blocks.ranges],",
+        "[],",
+    ),
+    Defect(
+        "do not store which batch is planned",
+        f"{SPARK}/driver/spouts/spout_commits.py",
+        "return self._records(self._number + 1)",
+        "return self._records(0)",
+    ),
+    Defect(
+        "restore nothing of what is done above the frontier",
+        f"{SPARK}/ledger/slot_states.py",
+        "    ledger.done = offsets_of(state.done)\n",
+        "",
     ),
     Defect(
         "count results of runs before a rewind",
@@ -196,8 +264,8 @@ DEFECTS = (
         also=(
             (
                 f"{SPARK}/ledger/task.py",
-                "            known = mine & is_run_between(generations >> 4, ledger.floor, self.run)\n",
-                "            known = mine\n",
+                "            known = (slots == slot) & is_run_between(generations >> 4, ledger.floor, self.run)\n",
+                "            known = slots == slot\n",
             ),
         ),
     ),
@@ -225,12 +293,6 @@ DEFECTS = (
         f"{SPARK}/ledger/partitions/partition.py",
         "        if is_rejected and not is_alone:\n",
         "        if False:\n",
-    ),
-    Defect(
-        "commit result positions ahead of their effect",
-        f"{SPARK}/ledger/result_cut.py",
-        "        while self._undurable and",
-        "        return self.next_offset\n        while self._undurable and",
     ),
     Defect(
         "finish an exhausted record without a dead letter",
@@ -323,12 +385,6 @@ DEFECTS = (
         f"{WORKER}/kafka/inputs.py",
         "above is not None and above.holds(record.offset() or 0)",
         "False",
-    ),
-    Defect(
-        "begin a run without what is done above the frontier",
-        f"{SPARK}/driver/spouts/takeover.py",
-        "            ledger.done, ledger.committed_done = committed.done(), committed.done()",
-        "            ledger.committed_done = committed.done()",
     ),
     Defect(
         "commit a cut only when it has moved far",

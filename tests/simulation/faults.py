@@ -1,6 +1,6 @@
 """All kinds of fault that a search knows; see ``fault_plan``."""
 
-from simulation import broker_faults, operator_faults, process_faults, spark_faults
+from simulation import broker_faults, operator_faults, process_faults, spark_faults, state_faults
 from simulation.fault_plan import (
     FAULTY_S,
     KINDS,
@@ -12,7 +12,7 @@ from simulation.fault_plan import (
     schedule,
 )
 
-PARTS = (process_faults, broker_faults, operator_faults, spark_faults)
+PARTS = (process_faults, broker_faults, operator_faults, spark_faults, state_faults)
 
 __all__ = [
     "FAULTY_S",

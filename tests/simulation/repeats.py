@@ -1,19 +1,20 @@
 """Checks that a process does nothing again that was committed as done before it began.
 
-Invariant: it knows only what the groups had committed when a process began, so no race excuses a repeat.
+Invariant: it knows only what was committed when a process began, by its group or on the state topic of its
+spout, so no race excuses a repeat.
 What an operator rewinds may be done once more, and so may what no process had committed by then.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from acktree.producers.collecting.arithmetic.done_above import decode_done
 from acktree.spark.ledger.logged_batch import PlannedBatch
-from acktree.spark.ledger.partitions.done_set import decode_metadata
 from acktree.testing.kafka.broker.committed import Committed
 from acktree.testing.kafka.broker.groups import Group
 from acktree.testing.virtual.kernel import Process
+from simulation.spout_state import StateLog, done_above, seal_of
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -39,19 +40,12 @@ class Repeats:
     """What was done again without a cause."""
     lost: set[Place] = field(default_factory=set)
     """What a broker has lost: other records may be in its place."""
-    refused: dict[tuple[str, int], object] = field(default_factory=dict)
-    """What an operator has committed last that nobody may take for done."""
     _done: dict[Process, dict[tuple[str, int], Done]] = field(default_factory=dict)
     _groups: dict[Process, str] = field(default_factory=dict)
 
-    def begin(self, process: Process, group: Group, *, is_spout: bool) -> None:
-        """Record what a process finds committed when it begins."""
-        read = _done_by_spout if is_spout else done_by_bolt
-        self._done[process] = {
-            place: read(committed)
-            for place, committed in group.offsets.items()
-            if self.refused.get(place) is not committed
-        }
+    def begin(self, process: Process, group: Group, done: Mapping[tuple[str, int], Done]) -> None:
+        """Record what a process of a group finds committed when it begins."""
+        self._done[process] = dict(done)
         self._groups[process] = group.name
 
     def forgive(self, group: str) -> None:
@@ -91,7 +85,19 @@ def done_by_bolt(committed: Committed) -> Done:
     return Done(committed.offset, (lambda _offset: False) if above is None else above.holds)
 
 
-def _done_by_spout(committed: Committed) -> Done:
-    metadata = decode_metadata(committed.metadata, committed.offset)
-    done = metadata.done if metadata is not None else ()
-    return Done(committed.offset, lambda offset: offset in done)
+def done_by_bolts(group: Group) -> dict[tuple[str, int], Done]:
+    """Return what a group of a bolt's workers has committed."""
+    return {place: done_by_bolt(committed) for place, committed in group.offsets.items()}
+
+
+def done_by_spout(state: StateLog, group: Group) -> dict[tuple[str, int], Done]:
+    """Return what the state of a spout calls done; an operator may have set offsets back in the group."""
+    found: dict[tuple[str, int], Done] = {}
+    for place, slot in state.slots.items():
+        committed = group.offsets.get(place)
+        is_rewound = committed is not None and seal_of(committed) is None and committed.offset < slot.frontier
+        if committed is not None and is_rewound:
+            found[place] = Done(committed.offset, lambda _offset: False)
+        else:
+            found[place] = Done(slot.frontier, done_above(slot).__contains__)
+    return found

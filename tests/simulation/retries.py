@@ -2,15 +2,16 @@
 
 Invariant: it knows the log's order only. A record may be emitted again too early, or after it was rejected,
 only if the last emission of it had failed before for another reason, an operator has moved the offsets, or a
-driver has begun without the newest checkpoint, which emits again whatever is not done. Nobody knows which
-record of a block was rejected, so all of them may be emitted again.
+driver has begun without the newest checkpoint, which emits the last batch again. Nobody knows which record of
+a block was rejected, so all of them may be emitted again. What is in flight is emitted as new by none but
+such a driver.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
-from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch, Range
 from acktree.wire.control_records import BACK_OFF, NEVER, Ack, Failure, Result
 from acktree.wire.ids import root_id
 from simulation.repeats import Place
@@ -48,6 +49,10 @@ class Retries:
     _failed: dict[int, _Failed] = field(default_factory=dict)
     _planned: dict[Place, int] = field(default_factory=dict)
     """The root of the last emission of each record."""
+    _newest: list[Place] = field(default_factory=list)
+    """What the batch that was logged last has emitted."""
+    _number: int = 0
+    """The number of that batch."""
     _records: dict[int, set[Place]] = field(default_factory=lambda: defaultdict(set))
     """The records of each root that a driver has planned: several in a block."""
     _dead_letters: Counter[Place] = field(default_factory=Counter)
@@ -92,13 +97,30 @@ class Retries:
         if failure.reason in (DELAYED, REJECTED) and failure.retry_after_ms == BACK_OFF:
             self.found.append(f"root {failure.root:x} was {failure.reason}, and its result does not say so")
 
+    def begin_behind(self, number: int, *, is_known: bool) -> None:
+        """A driver plans its first batch behind that of a number, the last one of its checkpoint.
+
+        ``is_known``: no driver has begun without that batch since.
+        """
+        if number != self._number or not is_known:
+            self.counters["begun without the last batch"] += 1
+            for place in self._newest:
+                self._planned.pop(place, None)
+
     def check_plan(self, batch: PlannedBatch, now_s: float) -> None:
         """Check what a driver emits: nothing that is rejected, and what is delayed not before its time."""
+        is_late = batch.number < self._number  # planned before a newer driver began, with other checkpoints
+        new = {place for place, _ in _emitted_in(batch.ranges)}
         for place, root in _emitted(batch):
-            if (before := self._planned.get(place)) is not None and before != root:
-                self._check_again(place, before, now_s)
+            if (before := self._planned.get(place)) is not None and not is_late:
+                if place in new:
+                    self.found.append(f"source record {place} is in flight, and emitted as if it were new")
+                if before != root:
+                    self._check_again(place, before, now_s)
             self._planned[place] = root
             self._records[root].add(place)
+        if batch.records and not is_late:
+            self._number, self._newest = batch.number, [place for place, _ in _emitted(batch)]
 
     def records_of(self, root: int) -> Set[Place]:
         """Return the source records that a driver has emitted under a root; none of a Python spout's."""
@@ -159,10 +181,6 @@ class Retries:
             for place in [place for place in known if place[:2] == (topic, partition)]:
                 del known[place]
 
-    def forgive_all(self) -> None:
-        """Let all records be emitted again at any time: a driver begins without the newest checkpoint."""
-        self._planned.clear()
-
 
 def _record_of(value: bytes) -> bytes:
     """Return what all values that are made of one record begin with."""
@@ -170,13 +188,18 @@ def _record_of(value: bytes) -> bytes:
 
 
 def _emitted(batch: PlannedBatch) -> Iterator[tuple[Place, int]]:
-    """Yield each source record of a batch with its root, which is that of the first record of its block."""
-    for range_ in (*batch.ranges, *batch.again):
-        for offset in range(range_.start, range_.end):
-            place = range_.topic, range_.partition, offset
-            first = max(range_.start, offset - offset % range_.block)
-            yield place, root_id(range_.slot, range_.run << 4, first)
+    """Yield each source record of a batch with its root."""
+    yield from _emitted_in((*batch.ranges, *batch.again))
     for replays in batch.replays:
         for offset in replays.offsets:
             place = replays.topic, replays.partition, offset
             yield place, root_id(replays.slot, replays.generation, offset)
+
+
+def _emitted_in(ranges: Iterable[Range]) -> Iterator[tuple[Place, int]]:
+    """Yield each source record of ranges with its root, which is that of the first record of its block."""
+    for range_ in ranges:
+        for offset in range(range_.start, range_.end):
+            place = range_.topic, range_.partition, offset
+            first = max(range_.start, offset - offset % range_.block)
+            yield place, root_id(range_.slot, range_.run << 4, first)

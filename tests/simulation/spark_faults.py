@@ -13,6 +13,7 @@ from acktree.testing.kafka.broker.log import PartitionLog
 from acktree.testing.spark.spark_stub import Checkpoint, SparkApplication
 from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import SECOND_BOLT_DRIVER, Fault, at_call, kind, write_transaction
+from simulation.spout_state import seal_of
 from simulation.system import Role, System
 from simulation.topologies import SOURCE
 
@@ -51,7 +52,7 @@ def _lose_checkpoint(system: System, fault: Fault) -> None:
     system.checkpoints[role.name] = Checkpoint()
 
 
-@kind("older-checkpoint", is_opt_in=True)
+@kind("older checkpoint")
 def _older_checkpoint(system: System, fault: Fault) -> None:
     """Somebody restores a backup: the next driver begins with a checkpoint that lacks the newest batches."""
     role = _driver(system)
@@ -62,7 +63,6 @@ def _older_checkpoint(system: System, fault: Fault) -> None:
         system.kernel.kill(role.process)
     kept = sorted(newest.offsets)[: 1 + fault.number % (len(newest.offsets) - 1)]
     system.checker.count("older checkpoint")
-    system.checker.retries.forgive_all()
     system.checkpoints[role.name] = Checkpoint(
         newest.query,
         {batch: newest.offsets[batch] for batch in kept},
@@ -161,7 +161,6 @@ def _rewind_running(system: System, fault: Fault) -> None:
             is_due = False
             place, first, frontier = rewound[fault.number % len(rewound)]
             offset = first + fault.target % (frontier - first)
-            system.frontier_of(place, offsets[place])
             set_back[place] = offsets[place] = replace(offsets[place], offset=offset, metadata="")
             system.checker.repeats.forgive(group)
         others_seen = before(reader, group, places)
@@ -192,7 +191,11 @@ def _rewindable(
         return []
     offsets = system.cluster.group(group).offsets
     logs = system.cluster.topics[SOURCE].partitions
-    known = [place for place in sorted(places) if place[0] == SOURCE and place in offsets]
+    known = [
+        place
+        for place in sorted(places)
+        if place[0] == SOURCE and place in offsets and seal_of(offsets[place])
+    ]
     found = [(place, logs[place[1]].start_offset, offsets[place].offset) for place in known]
     return [entry for entry in found if entry[1] < entry[2]]
 
@@ -212,30 +215,26 @@ def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], in
         role.service.stop()
 
     def move() -> None:
-        process = role.process
-        if process is not None and process.tasks:
-            system.kernel.kill(process)
+        # A driver that hangs may overwrite what is set; none is left.
+        system.kernel.kill_all([each for each in system.kernel.processes if each.name == role.name])
         group = system.cluster.group(system.spout_group)
         system.checker.repeats.forgive(group.name)
         for place, committed in list(group.offsets.items()):
             if place[0] != SOURCE:
                 continue
             log = system.cluster.topics[SOURCE].partitions[place[1]]
-            offset, frontier = choose(committed.offset, log), system.frontier_of(place, committed)
-            is_refused = offset > frontier and not system.allows_skip
-            if committed.offset < (known := min(offset, frontier)):  # rewound, and no driver has seen that
-                system.checker.skip(*place, known)
+            offset, frontier = choose(committed.offset, log), system.frontier_of(place)
+            if seal_of(committed) is None and committed.offset < frontier:
+                system.checker.cancel_rewind(*place)
             if offset < frontier:
                 system.checker.count("source rewound")
                 system.checker.rewind(*place, offset)
-            elif not is_refused:
+            elif offset > frontier and not system.allows_skip:
+                system.checker.count("skip refused")
+            else:
                 system.checker.count("source skipped")
                 system.checker.skip(*place, offset)
             group.offsets[place] = replace(committed, offset=offset, metadata="")
-            if is_refused:
-                system.checker.count("skip refused")
-                system.refused_skips[place] = offset
-                system.checker.refuse_skip(*place, group.offsets[place])
         role.is_wanted = True
         if role.process is None:
             system.kernel.call_after(0.5, lambda: system.start_again(role))
@@ -248,8 +247,9 @@ def _truncate(system: System, fault: Fault) -> None:
     """Retention deletes what is done or skipped, and nothing else: the rest would be lost for everybody."""
     group = system.cluster.group(system.spout_group)
     for (topic, number), committed in group.offsets.items():
-        if topic == SOURCE and fault.number % 2 and (topic, number) not in system.refused_skips:
-            system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
+        if topic == SOURCE and fault.number % 2:
+            done = min(committed.offset, system.frontier_of((topic, number)))
+            system.cluster.topics[topic].partitions[number].delete_before(done)
 
 
 @kind("compact the source")

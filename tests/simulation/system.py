@@ -18,11 +18,9 @@ from acktree.core.topology.publish import apply_topology
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.loop import Worker
 from acktree.spark.driver.spouts.spout_driver import SpoutDriver
-from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
-from acktree.spark.shared.log_bounds import DataLoss
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.testing.kafka.broker.assignors import Place
 from acktree.testing.kafka.broker.cluster import Cluster
-from acktree.testing.kafka.broker.committed import Committed
 from acktree.testing.spark.spark_stub import Calls, Checkpoint, SparkApplication
 from acktree.testing.virtual.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
@@ -30,8 +28,9 @@ from acktree.wire.control_records import BACK_OFF, NEVER
 from acktree.wire.errors import AcktreeError
 from simulation.actors import BOLTS, Mind, RetriedSpout, SearchSpout, SpoutMessages, Temper
 from simulation.checker import STAGE, Checker
-from simulation.repeats import Repeats, planned_places
+from simulation.repeats import Repeats, done_by_bolts, done_by_spout, planned_places
 from simulation.retries import Retries, reason_for
+from simulation.spout_state import StateLog
 from simulation.topologies import NAME, SOURCE, draw_topology, with_blocks, with_breaker
 
 BOOTSTRAP = "simulated"
@@ -54,17 +53,21 @@ class WatchedApplication(SparkApplication):
 
     repeats: Repeats
     retries: Retries
+    state: StateLog
+    _has_logged = False
 
     def log_offset(self) -> None:
         """Log the end of the batch, and check what it holds."""
+        before = self.checkpoint.offset(self.batch - 1)
         super().log_offset()
         assert self.available is not None
         self.repeats.check(self._process, "the driver", planned_places(self.available))
-        driver = self.reader._driver
-        assert isinstance(driver, SpoutDriver)
-        seen, _ = max(claim.logged for claim in driver.commits.claims.values())
-        if seen % (1 << NUMBER_BITS) == 0:  # it has begun without the newest checkpoint
-            self.retries.forgive_all()
+        if not self._has_logged:
+            self._has_logged = True
+            number, driver = before["number"] if before else 0, self.reader._driver
+            assert isinstance(driver, SpoutDriver)
+            is_known = not self.state.is_unknown(number, driver.commits.term)
+            self.retries.begin_behind(number, is_known=is_known)
         self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
 
 
@@ -123,11 +126,10 @@ class System:
         self.checker.retries.has_breaker = bool(spout.max_failure_ratio or spout.max_consecutive_failures)
         self.spout_group = f"{NAME}.s"
         self.allows_skip = random.Random(f"skip {self.seed}").random() < ALLOWS_SKIP
-        self.refused_skips: dict[tuple[str, int], int] = {}
-        """Where an operator has set offsets that the driver must not obey."""
-        self._frontiers: dict[Place, int] = {}
         self.checkpoints: dict[str, Checkpoint] = defaultdict(Checkpoint)
         """The checkpoint of each Spark application, by its role."""
+        self.other_checkpoint = Checkpoint()
+        """That of the spout's application which is not in use."""
         self.spark_bolt = self._draw_spark_bolt(random.Random(f"Spark bolt {self.seed}"))
         self.source_left = 0
         self.stage_draw = random.Random(f"stage {self.seed}")
@@ -255,6 +257,7 @@ class System:
         checkpoint = self.checkpoints["spark"]
         application = WatchedApplication(*self._place("spout", "s"), self._stage, checkpoint)
         application.repeats, application.retries = self.checker.repeats, self.checker.retries
+        application.state = self.checker.state
         return self._with_faults(application)
 
     def bolt_application(self, bolt: str, checkpoint: str = "") -> SparkApplication:
@@ -352,7 +355,10 @@ class System:
         role.process, role.service = process, None
         if role.group in self.cluster.groups:
             group = self.cluster.groups[role.group]
-            self.checker.repeats.begin(process, group, is_spout=role.kind == "spark")
+            self.checker.check_state()
+            is_spout = role.kind == "spark"
+            done = done_by_spout(self.checker.state, group) if is_spout else done_by_bolts(group)
+            self.checker.repeats.begin(process, group, done)
 
         def run() -> None:
             role.service = role.make()
@@ -415,15 +421,6 @@ class System:
         self.checker.count(f"ended: {role.kind}: {type(error).__name__}")
         if not isinstance(error, AcktreeError | KafkaException):
             raise error
-        if isinstance(error, DataLoss) and self.refused_skips:
-            self._allow_skips()
-
-    def _allow_skips(self) -> None:
-        """Do what the driver's error text says, where nobody knows what an offset skips."""
-        self.allows_skip = True
-        for place, offset in self.refused_skips.items():
-            self.checker.skip(*place, offset)
-        self.refused_skips.clear()
 
     def lost_thread(self) -> str:
         """Return what has ended a thread of a process that goes on without it, "" if nothing has."""
@@ -433,11 +430,10 @@ class System:
                 return f"{process.name} goes on without a thread that has ended: {process.error!r}"
         return ""
 
-    def frontier_of(self, place: Place, committed: Committed) -> int:
+    def frontier_of(self, place: Place) -> int:
         """Return how far a driver has committed a partition, whatever operators have set since."""
-        if committed.metadata:
-            self._frontiers[place] = committed.offset
-        return self._frontiers.get(place, committed.offset)
+        self.checker.check_state()
+        return self.checker.state.slots[place].frontier
 
     @property
     def is_done(self) -> bool:
@@ -449,7 +445,11 @@ class System:
             return False
         for log in self.cluster.topics[SOURCE].partitions:
             committed = group.offsets.get((SOURCE, log.number))
-            if log.last_committed >= 0 and (committed is None or committed.offset <= log.last_committed):
+            slot = self.checker.state.slots.get((SOURCE, log.number))
+            reached = (
+                min(committed.offset, slot.frontier) if committed is not None and slot is not None else 0
+            )
+            if reached <= log.last_committed:
                 return False
         return True
 

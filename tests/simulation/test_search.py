@@ -164,7 +164,7 @@ def test_a_failing_plan_is_cut_down_to_the_faults_it_needs(monkeypatch):
 
 
 def test_an_older_checkpoint_breaks_no_promise():
-    broken = [seed for seed in range(4, 12) if run_seed(seed, also=("older-checkpoint",)).error is not None]
+    broken = [seed for seed in range(4, 12) if run_seed(seed, also=("older checkpoint",)).error is not None]
     assert not broken
 
 

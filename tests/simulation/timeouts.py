@@ -38,6 +38,7 @@ HARMLESS = frozenset(
         "change the message timeout",
         "compact the registry",
         "compact the source",
+        "compact the state",
         "delete read results",
         "forget the offsets of an empty group",
         "grow a topic",

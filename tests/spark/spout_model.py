@@ -1,7 +1,7 @@
 """Everything pure of a spout task and all it makes durable, beside a model of single records.
 
 The model knows which records each root stands for. Results are in a log and are read later, some of them
-twice; a restart knows the commit, the last batch and that log alone.
+twice; a restart knows the committed state, the last batch and that log alone.
 """
 
 import json
@@ -10,19 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.driver.group_offsets import CommittedOffset
-from acktree.spark.driver.spouts.takeover import Takeover, if_newest, is_too_old
 from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.spark.ledger.partitions.blocks import block_firsts
-from acktree.spark.ledger.partitions.done_set import (
-    MAX_METADATA_CHARS,
-    decode_metadata,
-    encode_metadata,
-    fits,
-)
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import ResultCut
+from acktree.spark.ledger.slot_states import emit_logged, ledger_of, renew_if_too_old, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import (
     BACK_OFF,
@@ -34,6 +26,7 @@ from acktree.wire.control_records import (
     Span,
 )
 from acktree.wire.ids import generation_of, next_run, origin_of, root_id
+from acktree.wire.state_records import decode_slot_state, encode_slot_state
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 LOG_END = 120
@@ -44,13 +37,14 @@ POISON = frozenset(offset for offset in range(LOG_END) if offset % 8 == 5)
 A_DAY_S = 86_400.0
 
 
-class AppliedCommand(NamedTuple):
-    """What a claim and its log keep of a replay command."""
+class Stored(NamedTuple):
+    """What a commit makes durable."""
 
+    slot: bytes
+    run: int
+    batch: int
+    planned: int
     position: int
-    floor: int
-    end: int
-    spans: list[Span]
 
 
 class SpoutModel:
@@ -60,12 +54,11 @@ class SpoutModel:
     """
 
     __test__ = False
-    metadata_chars = MAX_METADATA_CHARS
     absent = ABSENT
     policy = POLICY
 
     def __init__(self) -> None:
-        self.run, self.floor, self.now_s, self.block, self.log_end = 1, 1, 0.0, 5, 0
+        self.run, self.now_s, self.block, self.log_end = 1, 0.0, 5, 0
         self.roots: dict[tuple[int, int], frozenset[int]] = {}
         self.finished: set[tuple[int, int]] = set()
         self.done: set[int] = set()
@@ -76,18 +69,15 @@ class SpoutModel:
         self.logged: PlannedBatch | None = None
         self.all_logged: list[PlannedBatch] = []
         """The last batches of all checkpoints there ever were: an operator may restore any of them."""
-        self.number, self.begins = 0, False
-        self.seen = self.committed_seen = (0, 0)
-        """The last batch known to be logged, and the start that says so."""
-        self.planned: PlannedBatch | None = None
+        self.number = self.seen = self.planned = 0
+        """Numbers of the newest batch, of the last known to be logged, and of that planned on the state."""
+        self.given: int | None = None
+        """The batch that Spark was given and that it has not named."""
         self.batches_logged = 0
-        self.root_id_: set[int] = set()
         self.dead_letters: list[int] = []
-        self.applied: list[AppliedCommand] = []
-        self.commands = 0
-        self.cut = ResultCut(0)
-        self.committed: CommittedOffset | None = None
-        self.position = 0
+        self.commands = self.results_read = 0
+        self.waiting: int | None = None
+        """Where in the log a command waits."""
         self._open(PartitionLedger(0, 0, 1, self.policy, 5))
         self.commit()
 
@@ -101,23 +91,21 @@ class SpoutModel:
         self.known = set(range(self.led.frontier)) | set(self.led.done)
         if self.task.is_run_used_up:
             self._begin_run()
+        state = self._state(self.number + 1)
         replays = self.task.replay_due(self.now_s, 1_000)
         again = self.task.emit_again(20, self.now_s)
         fresh = self.task.emit({0: self.log_end}, limit, self.now_s)
-        parts = (tuple(fresh), tuple(replays), tuple(again), tuple(self.task.progress()))
-        self.number += 1
-        more = tuple(self.task.attempts(1_000)), tuple(self.task.blocks())
-        batch = PlannedBatch(1, *parts, *more, number=self.number)
-        self.planned = batch if batch.records else self.planned
+        batch = PlannedBatch(1, tuple(fresh), tuple(replays), tuple(again), number=self.number + 1)
+        if batch.records:
+            self.stored = state
+            self.number = self.given = self.planned = self.number + 1
         again_from_json = PlannedBatch.from_json(json.loads(json.dumps(batch.to_json())))
         assert again_from_json == batch
         return again_from_json
 
     def _begin_run(self) -> None:
         self.run = self.task.run = next_run(self.run)
-        if is_too_old(self.led.floor, self.run):
-            self.led.renew(self.run)
-        self.floor = self.led.floor
+        renew_if_too_old(self.led, self.run)
 
     def _read_batch(self, batch: PlannedBatch) -> None:
         """Do what the batch's tasks do: make roots, report what is absent."""
@@ -146,9 +134,8 @@ class SpoutModel:
 
     def asked(self) -> None:
         """Be asked for a batch by Spark, which names the last one it has logged."""
-        if self.logged is not None and self.logged == self.planned:
-            self.planned = None
-            self.cut.written(self.task.pop_answered())
+        if self.logged is not None and self.logged.number == self.given:
+            self.seen, self.planned, self.given = self.given, 0, None
         self.read()
 
     def batch(self, more: int, limit: int, seconds: float) -> None:
@@ -190,46 +177,45 @@ class SpoutModel:
         if isinstance(result := self.log[place], Result):
             self.log.append(result)
 
-    def see(self, number: int) -> None:
-        """Note that a batch is logged."""
-        self.seen = max(self.seen, (number, self.number >> NUMBER_BITS))
-
     def read(self) -> None:
         """Read the result topic to its end; Spark has named what it has logged before."""
-        if self.begins or self.logged is not None:
-            self.see(self.number if self.begins or self.logged is None else self.logged.number)
-        if self.begins:
-            self.committed_seen, self.begins = self.seen, False
-        for place in range(self.cut.next_offset, len(self.log)):
+        if self.given is not None and self.logged is not None and self.logged.number == self.given:
+            self.asked()
+        if self.given is None:
+            self.planned = 0
+        for place in range(self.results_read, len(self.log)):
             record = self.log[place]
             if isinstance(record, Absent):
-                effect = self.task.apply_absent(record)
-            else:
-                effect = self.task.apply(record, self.now_s, 0.0)
-            for exhausted in effect.exhausted:
+                self.task.apply_absent(record)
+                continue
+            for exhausted in self.task.apply(record, self.now_s, 0.0).exhausted:
                 origin = origin_of(record.failed[0].root)
                 assert self.roots[origin.generation, origin.offset] == {exhausted.offset}, "one of several"
                 assert exhausted.cause is not Cause.REJECTED or exhausted.offset in POISON, "an innocent"
                 self.done.add(exhausted.offset)
                 self.dead_letters.append(exhausted.offset)
                 self.task.finish_record(exhausted)
-            self.cut.record(place, effect.highest, effect.failed)
+        self.results_read = len(self.log)
+        self.led.end_command()
+        if self.led.can_apply:
+            self.waiting = None
+
+    @property
+    def position(self) -> int:
+        """Return the result position that is committed."""
+        return self.stored.position
+
+    def _state(self, planned: int) -> Stored:
+        self.led.end_command()
+        self.led.discard_blocks()
+        slot = encode_slot_state(state_of(self.led, self.now_s))
+        position = self.results_read if self.waiting is None else min(self.waiting, self.results_read)
+        return Stored(slot, self.run, self.seen, planned, position)
 
     def commit(self) -> None:
-        """Commit all that has changed."""
-        led = self.led
-        led.end_command()
-        on_record = {command.position for command in led.on_record}
-        self.applied = [each for each in self.applied if each.position in on_record]
-        made = encode_metadata(1, "id", led.frontier, led.done, led.committed_done, self.metadata_chars)
-        ours = decode_metadata(made.text, led.frontier)
-        assert ours is not None
-        assert ours.done == made.committed
-        assert {offset for offset in self.root_id_ if offset >= led.frontier} <= set(ours.done), "taken back"
-        self.committed, led.committed_done = CommittedOffset(led.frontier, ours), made.committed
-        self.root_id_ = set(ours.done)
-        self.position, self.committed_seen = self.cut.cut({0: made.reach}, self.task.is_open), self.seen
-        led.discard_blocks(made.reach)
+        """Commit all that has changed; nothing while Spark has not named the batch that it was given."""
+        if self.given is None:
+            self.stored = self._state(self.planned)
 
     def restart(
         self, keeps: bool, unlogged: bool, block: int, runs: int = 1, older: int | None = None
@@ -240,6 +226,7 @@ class SpoutModel:
         Where the first batch was logged and not finished, Spark asks for the initial offset before.
         """
         if unlogged:
+            self.asked()
             self._plan(10, 0.0)
         if not keeps:
             self.logged, self.batches_logged = None, 0
@@ -254,22 +241,18 @@ class SpoutModel:
             self.commit()
 
     def _take_over(self, logged: PlannedBatch | None) -> None:
-        self.run, self.planned = next_run(self.run), None
+        slot, run, self.seen, self.planned, self.results_read = self.stored
+        self.run, self.given, self.waiting = next_run(run), None, None
         assert self.run > 1, "runs have gone round"
-        assert len(self.applied) <= 1, "one command a slot at a time"
-        commands = {
-            slot: LiveReplay.of(0, each.position, each.floor, each.spans, each.end)
-            for slot, each in enumerate(self.applied)
-        }
         self.number = (self.number >> NUMBER_BITS) + 1 << NUMBER_BITS
-        newest = if_newest(logged, *self.committed_seen)
-        self.seen, self.begins = self.committed_seen, logged is None
-        if logged is not None:
-            self.see(logged.number if newest is not None else self.number)
-        takeover = Takeover({0: self.committed}, {}, {0: self.floor}, commands, newest)
-        self.cut = ResultCut(self.position)
-        self._open(takeover.slot(0, self.run, self.policy, self.now_s, self.block))
-        self.floor = self.led.floor
+        self._open(ledger_of(decode_slot_state(slot), self.policy, self.now_s, self.block))
+        if logged is not None and logged.number in (self.seen, self.planned):
+            if logged.number == self.planned:
+                emit_logged([self.task], logged, self.now_s)
+                self.seen, self.planned = logged.number, 0
+        else:
+            self.led.emitted_before = self.log_end
+        renew_if_too_old(self.led, self.run)
 
     def rewind(self, offset: int) -> None:
         """Let an operator commit another offset, at most the next one to emit."""
@@ -277,10 +260,8 @@ class SpoutModel:
         offset = min(offset, self.led.next_offset)
         if offset < self.led.frontier:
             self._begin_run()
-            self.floor = self.run
             self.done = set(range(offset)) | self.proven
             self.floors[offset:] = [self.run] * (LOG_END - offset)
-            self.root_id_ = set()
         self.done |= set(range(offset))
         self.led.rewind(offset, self.run)
         self.commit()
@@ -291,15 +272,13 @@ class SpoutModel:
         self.commands += 1
         asked, end = [Span(first, first + length), Span(first + 20, first + 25)], self.led.next_offset
         live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end)
+        if not self.led.can_apply:
+            self.waiting = self.results_read if self.waiting is None else self.waiting
         if not self.led.can_apply or not live.offsets:
-            return
-        if not fits(*live.reopen(self.led.frontier, self.led.committed_done), self.metadata_chars):
             return
         self.led.apply(live)
         self._begin_run()
-        self.applied.append(AppliedCommand(self.commands, self.run, end, asked))
         self.done -= set(live.offsets) - self.proven
-        self.root_id_ -= set(live.offsets)
         for offset in live.offsets:
             self.floors[offset] = self.run
         self.commit()

@@ -11,8 +11,8 @@ from acktree.core import world
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
-from acktree.producers.spouts.claim import Claim, commit_claim, decode_claim
 from acktree.spark.driver.spouts.spout_driver import SpoutDriver
+from acktree.spark.driver.spouts.state_topic import SpoutStates
 from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.ledger.partitions.blocks import block_firsts
 from acktree.spark.shared.options import SourceOptions
@@ -20,6 +20,7 @@ from acktree.wire.codec import encode_replay_command, encode_result
 from acktree.wire.control_records import BACK_OFF, Cause, Failure, ReplayCommand, Result, Span
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import generation_of, root_id
+from acktree.wire.state_records import SPOUT_KEY, SpoutState, encode_spout_state
 
 TOPOLOGY = """
 name = "{name}"
@@ -149,11 +150,14 @@ class SpoutTester:
     def until(self, holds: Callable[[], bool]) -> None:
         """Serve the driver, a second of its clock a time, until it has read all results and something holds.
 
-        Before it has read them it replays nothing.
+        Spark has logged the last batch, as whenever it asks for the next one. Before the driver has read all
+        results it replays nothing.
         """
         deadline = world.monotonic_s() + DEADLINE_S
         while not (self.driver.has_caught_up and holds()):
             assert world.monotonic_s() < deadline, self.driver.tasks[0]
+            assert self.batch is not None
+            self.driver.written(self.batch)
             self.driver.service(0.1)
             self.now_s += 1.0
 
@@ -171,15 +175,39 @@ class SpoutTester:
         consumer.close()
         self.admin.delete_records([place])[place].result()
 
-    def claim(self) -> Claim:
-        place = self.place(f"{self.name}.spout-0")
-        return decode_claim(place.metadata or "", place.offset)
-
-    def write_claim(self, claim: Claim) -> None:
-        """Commit a claim, as many starts later it would stand there."""
-        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        commit_claim(consumer, f"{self.name}.spout-0", claim, f"{self.name}.in", self.bootstrap)
+    def states(self) -> SpoutStates:
+        """Return what the state topic holds."""
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.look"}
+        consumer = make_consumer({**settings, "isolation.level": "read_committed"})
+        place = TopicPartition(f"{self.name}.state-in", 0, 0)
+        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        consumer.assign([place])
+        found, deadline = SpoutStates(), world.monotonic_s() + DEADLINE_S
+        while consumer.position([place])[0].offset < end:
+            assert world.monotonic_s() < deadline
+            if (message := consumer.poll(0.2)) is not None and message.error() is None:
+                found.add(message)
         consumer.close()
+        return found
+
+    def spout_state(self) -> SpoutState:
+        state = self.states().spout
+        assert state is not None
+        return state
+
+    def write_spout_state(self, state: SpoutState) -> None:
+        """Write a state, as many starts later it would stand there."""
+        self.producer.produce(f"{self.name}.state-in", encode_spout_state(state), SPOUT_KEY)
+        self.producer.flush()
+
+    def lose_state(self) -> None:
+        """Delete the state topic, and make an empty one."""
+        name = f"{self.name}.state-in"
+        self.admin.delete_topics([name])[name].result()
+        deadline = world.monotonic_s() + DEADLINE_S
+        while name in self.admin.list_topics(timeout=10).topics:
+            assert world.monotonic_s() < deadline
+        self.apply()
 
     def place(self, topic: str, partition: int = 0) -> TopicPartition:
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})

@@ -122,13 +122,14 @@ def test_a_bolt_in_spark_ends_when_it_has_acked_all_that_is_there(tester: StageT
 def test_a_checkpoint_that_spark_says_too_late_never_skips_records(
     spout: Callable[..., SpoutTester],
 ) -> None:
-    """The group's offsets have expired, and startingOffsets=latest would begin at the end of the log."""
+    """The state and the group's offsets are gone, and startingOffsets=latest would begin at the log's end."""
     t = spout(records=0, options={"startingOffsets": "latest"})
     t.send(10)
     logged = t.next_batch()
     assert logged is not None
     t.driver.close()
     delete_offsets(t)
+    t.lose_state()
     t.send(5)
     reader = AcktreeStreamReader(t.options())
     reader.latestOffset()

@@ -7,16 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.spark.ledger.logged_batch import (
-    MAX_ATTEMPT_SPANS,
     MAX_REPLAYS,
-    Attempts,
     CheckpointMismatch,
-    EmittedBlocks,
-    Liveness,
     PlannedBatch,
     Range,
     Replays,
-    group_attempts,
     group_replays,
 )
 from acktree.spark.ledger.partitions.retries import Replay
@@ -34,9 +29,7 @@ def test_a_batch_survives_its_json(groups: list[tuple[int, ...]]) -> None:
         (Range("lines", 0, 0, 2, 10, 20, 100), Range("lines", 1, 1, 2, 5, 5)),
         tuple(Replays("lines", 0, 0, 33 + i, i, offsets) for i, offsets in enumerate(groups)),
         (Range("lines", 1, 1, 3, 0, 4),),
-        (Liveness(0, 71, 4),),
-        tuple(group_attempts(0, [Replay(o, 17, 0) for offsets in groups for o in offsets], 1_000)),
-        (EmittedBlocks(0, 0, 150, 100, 2),),
+        number=7 << 32,
     )
     assert PlannedBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
     assert batch.records == 14 + sum(map(len, groups))
@@ -50,22 +43,11 @@ def test_replays_are_grouped_by_generation_and_sorted() -> None:
     ]
 
 
-def test_attempts_are_grouped_into_spans_up_to_a_limit() -> None:
-    emissions = [Replay(o, 17, 0) for o in (5, 3, 4, 9)] + [Replay(7, 18, 20)]
-    assert group_attempts(4, emissions, 10) == [
-        Attempts(4, 17, 0, ((3, 6), (9, 10))),
-        Attempts(4, 18, 20, ((7, 8),)),
-    ]
-    assert group_attempts(4, emissions, 1) == [Attempts(4, 17, 0, ((3, 6),))]
-
-
 def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
     replays = tuple(
         Replays("t", 0, 0, 17, 1, tuple(range(0, MAX_REPLAYS * 99_999, 99_999))) for _ in range(1)
     )
-    emissions = [Replay(offset * 99_999, 17, 0) for offset in range(MAX_ATTEMPT_SPANS)]
-    attempts = tuple(group_attempts(0, emissions, MAX_ATTEMPT_SPANS))
-    assert len(json.dumps(PlannedBatch(1, (), replays, attempts=attempts).to_json())) < 100_000
+    assert len(json.dumps(PlannedBatch(1, (), replays).to_json())) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -85,7 +67,7 @@ def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]
 
 
 def test_a_group_without_replays_is_logged_as_it_was_read() -> None:
-    batch = PlannedBatch(1, (), (Replays("t", 0, 0, 17, 1, ()),), attempts=(Attempts(0, 17, 1, ()),))
+    batch = PlannedBatch(1, (), (Replays("t", 0, 0, 17, 1, ()),))
     assert PlannedBatch.from_json(batch.to_json()) == batch
 
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.driver.spouts.takeover import Takeover
-from acktree.spark.ledger.logged_batch import MAX_REPLAYS, EmittedBlocks, PlannedBatch, Range
+from acktree.spark.ledger.logged_batch import MAX_REPLAYS, Range
 from acktree.spark.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
 from acktree.spark.ledger.partitions.done_set import runs
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
+from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import NEVER, Cause, Failure, Result, Span
 from acktree.wire.ids import generation_of, root_id
@@ -49,11 +49,8 @@ def test_an_ack_finishes_the_whole_block_and_no_other() -> None:
 
 @pytest.mark.parametrize("generation", [generation_of(RUN, 1), generation_of(2, 0), generation_of(2, 1)])
 def test_the_ack_of_one_record_finishes_no_block_that_begins_with_it(generation: int) -> None:
-    """As after a checkpoint that is not the newest: it has the block, and another driver has emitted 10."""
-    block = EmittedBlocks(0, 0, 30, 10, RUN)
-    logged = PlannedBatch(1, (Range("t", 0, 0, RUN, 0, 30, 10),), blocks=(block,))
-    made = SpoutModel()
-    led = Takeover({0: made.committed}, {}, {0: RUN}, {}, logged).slot(0, 3, POLICY, 0.0)
+    """Another driver may have emitted 10 alone."""
+    led = ledger(30)
     assert ack(led, 10, generation=generation) == 1
     assert ack(led, 10) == 9
 
@@ -107,12 +104,9 @@ def test_the_failure_of_a_block_is_no_attempt_of_its_records_even_after_a_restar
     led.policy = policy
     led.failed(FIRST, 0, 0.0, counts=True)
     replay = due(led)[3]
-    restarted = ledger(10)
-    restarted.policy = policy
-    for uncounted in led.retries.uncounted():
-        restarted.restore_replay(uncounted, 0.0)
+    restarted = ledger_of(state_of(led, 5.0), policy, 5.0)
     assert restarted.failed(replay.generation, 3, 9.0, counts=True) == [(3, FailureOutcome.EXHAUSTED)]
-    assert [each.attempts_before for each in restarted.retries.attempts.values()] == [0] * 10
+    assert [each.attempts for each in restarted.retries.attempts.values()].count(0) == 9
 
 
 def test_a_reset_forward_into_a_block_leaves_the_rest_of_it_in_flight() -> None:
@@ -142,15 +136,13 @@ def test_a_rejected_root_of_an_unknown_emission_rejects_no_record(size: int) -> 
     ]
 
 
-def test_blocks_are_removed_once_they_are_done_and_committed() -> None:
+def test_blocks_are_removed_once_they_are_done() -> None:
     led = ledger(7, 15)
     ack(led, 7, 10)
-    led.discard_blocks(10)
-    assert led.blocks.ranges == [BlockRange(0, 7, 10, RUN), BlockRange(7, 15, 10, RUN)]
-    led.discard_blocks(15)
+    led.discard_blocks()
     assert led.blocks.ranges == [BlockRange(0, 7, 10, RUN)]
     ack(led, 0)
-    led.discard_blocks(15)
+    led.discard_blocks()
     assert not led.blocks.ranges
 
 
@@ -223,14 +215,14 @@ def test_where_all_records_of_a_full_spout_time_out_each_is_replayed_once() -> N
     firsts = range(0, records, 500)
     failures = [Failure(root_id(0, FIRST, first), Cause.TIMED_OUT, "", "") for first in firsts]
     effect = made.apply(Result(0, failed=failures), 0.0, 0.0)
-    assert (len(effect.failed), made.counters["timed_out"]) == (records, records)
-    assert made.attempts(9) == []
+    assert (effect.failed, made.counters["timed_out"]) == (records, records)
     emitted: list[int] = []
     while due := made.replay_due(100.0, MAX_REPLAYS):
         emitted += [offset for group in due for offset in group.offsets]
     assert emitted == [*range(records)], "the lowest offsets first"
-    ((_, _, attempts, spans),) = made.attempts(9)
-    assert (attempts, spans) == (0, ((0, records),))
+    (attempts,) = state_of(made.slots[0], 100.0).attempts
+    assert (attempts.counted, attempts.emissions, attempts.due_ms) == (0, 1, 0)
+    assert len(attempts.offsets) < 100, "one run of offsets"
 
 
 def task(block: int) -> TaskLedger:
@@ -266,7 +258,7 @@ def test_a_slot_with_too_many_ranges_of_blocks_in_flight_emits_records_alone() -
     assert (led.next_offset, len(led.blocks.ranges)) == (1999, MAX_BLOCK_RANGES + 1)
     assert ack(led, 1998) == 1
     led.finish(3, 900)
-    led.discard_blocks(900)
+    led.discard_blocks()
     made.emit({0: 2000, 1: 0}, 100, 0.0)
     made.emit({0: 2020, 1: 0}, 100, 0.0)
     assert ack(led, 2000) == 10
@@ -345,23 +337,6 @@ TestSpoutMachine = SpoutMachine.TestCase
 TestSpoutMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-class ModelShortOfMetadata(SpoutModel):
-    """A commit reaches 72 offsets, or more where few runs are done."""
-
-    metadata_chars = 69
-    absent = frozenset()
-
-
-class MachineShortOfMetadata(SpoutMachine):
-    """Much of what is done does not fit into the metadata."""
-
-    model_of = ModelShortOfMetadata
-
-
-TestMachineShortOfMetadata = MachineShortOfMetadata.TestCase
-TestMachineShortOfMetadata.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
 def test_a_restarted_driver_continues_with_the_blocks_of_a_command() -> None:
     model = SpoutModel()
     model.batch(15, 40, 0.0)
@@ -383,19 +358,4 @@ def test_after_a_lost_checkpoint_no_older_ack_finishes_a_command() -> None:
     model.finish((FIRST, 0), True)
     model.read()
     model.check()
-    model.end()
-
-
-def test_a_block_is_known_after_a_crash_though_the_metadata_has_no_room_for_it() -> None:
-    model = ModelShortOfMetadata()
-    model.batch(91, 200, 0.0)
-    model.batch(3, 200, 0.0)
-    model.finish((FIRST, 91), True)
-    model.read()
-    model.commit()
-    for first in range(5, 70, 10):
-        model.finish((FIRST, first), True)
-    model.batch(1, 200, 0.0)
-    model.commit()
-    model.restart(keeps=True, unlogged=False, block=5)
     model.end()

@@ -6,13 +6,10 @@ Neither a replay nor a restart with its checkpoint makes a record younger; what 
 from pyroaring import BitMap64
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.driver.group_offsets import CommittedOffset
-from acktree.spark.driver.spouts.takeover import Takeover, with_state
-from acktree.spark.ledger.logged_batch import PlannedBatch, Range
-from acktree.spark.ledger.partitions.done_set import CommitMetadata
 from acktree.spark.ledger.partitions.emission_times import FirstEmission
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import Span
 from acktree.wire.ids import generation_of
@@ -38,22 +35,9 @@ def figures(made: PartitionLedger, now_s: float) -> dict[str, object]:
     return {name: found[f"{name}.lines.0"] for name in names if f"{name}.lines.0" in found}
 
 
-def taken_over(made: PartitionLedger, at_s: float, logged: PlannedBatch | None = None) -> PartitionLedger:
+def taken_over(made: PartitionLedger, at_s: float) -> PartitionLedger:
     """Return the ledger of the next driver, at 1 s of its clock, which begins at ``at_s`` of this one."""
-    ours = CommitMetadata(1, "id", made.done)
-    return Takeover(
-        {0: CommittedOffset(made.frontier, ours)},
-        *({}, {0: 1}, {}, logged),
-        ends={0: made.next_offset},
-        time_s=lambda wall_ms: wall_ms / 1000 - at_s,
-    ).slot(0, 2, POLICY, 1.0)
-
-
-def batch_of(made: PartitionLedger) -> PlannedBatch:
-    """Return the batch that Spark has logged last."""
-    planned = PlannedBatch(1, (Range("lines", 0, 0, 1, 0, made.next_offset),))
-    with_ages = with_state(planned, [task_of(made)], lambda time_s: int(1000 * time_s))
-    return PlannedBatch.from_json(with_ages.to_json())
+    return ledger_of(state_of(made, at_s + 1.0), POLICY, 1.0)
 
 
 def test_of_a_record_that_is_emitted_once_only_its_age_is_reported() -> None:
@@ -81,28 +65,21 @@ def test_what_is_overdue_keeps_its_age() -> None:
     assert figures(made, 500.0)["held_s"] == 400.0, "it was known before"
 
 
-def test_a_driver_with_its_checkpoint_makes_no_record_younger() -> None:
+def test_a_driver_that_takes_over_makes_no_record_younger() -> None:
     made = ledger()
-    later = taken_over(made, 150.0, batch_of(made))
+    later = taken_over(made, 150.0)
     assert figures(later, 10.0) == {"held_s": 60.0}
-    again = taken_over(later, 30.0, batch_of(later))
+    again = taken_over(later, 30.0)
     assert figures(again, 5.0) == {"held_s": 85.0}
 
 
-def test_where_the_frontier_has_moved_since_the_batch_the_age_is_a_lower_bound() -> None:
-    made = ledger()
-    logged = batch_of(made)
-    made.finish(0, 4)
-    later = taken_over(made, 150.0, logged)
-    assert figures(later, 10.0) == {"held_s": 9.0, "held_longer": 1}
-    assert figures(taken_over(later, 20.0, batch_of(later)), 5.0) == {"held_s": 24.0, "held_longer": 1}
-
-
-def test_what_a_driver_without_its_checkpoint_emits_anew_may_be_older() -> None:
+def test_of_what_is_behind_the_frontier_at_a_start_the_age_is_a_lower_bound() -> None:
     later = taken_over(ledger(), 150.0)
+    later.finish(0, 4)
+    assert figures(later, 10.0) == {"held_s": 9.0, "held_longer": 1}
+    assert figures(taken_over(later, 20.0), 5.0) == {"held_s": 24.0, "held_longer": 1}
     later.emit(12, 100, 2.0, 2)
-    assert figures(later, 10.0) == {"held_s": 8.0, "held_longer": 1}
-    later.finish(0, 10)
+    later.finish(4, 10)
     assert figures(later, 10.0) == {"held_s": 8.0}, "nobody can have emitted that before"
 
 

@@ -56,6 +56,7 @@ def finished(spout: Callable[..., SpoutTester]) -> tuple[SpoutTester, int]:
     return t, between_ms
 
 
+@pytest.mark.promise("an operator rewinds a spout's group")
 @pytest.mark.parametrize(
     ("how", "first", "live"),
     [

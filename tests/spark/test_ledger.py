@@ -8,11 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.spark.ledger.partitions.done_set import runs
-from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
 from acktree.spark.ledger.slot_figures import held_s
-from acktree.wire.control_records import Span
 from acktree.wire.ids import generation_of
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
@@ -192,14 +190,6 @@ def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
     assert ack(led, *range(10)) == 0
     assert led.failed(FIRST, 9, 0.0, counts=True) == []
     assert ack(led, *range(2, 10), generation=generation_of(2, 0)) == 8
-
-
-def test_a_command_waits_until_what_a_void_one_had_opened_is_emitted_again() -> None:
-    led = ledger(0)
-    led.void = LiveReplay.of(0, 7, 1, [Span(0, 5)], 10)
-    assert (led.can_apply, led.on_record) == (False, [led.void])
-    led.emit(10, 100, 0.0, 1)
-    assert (led.can_apply, led.on_record) == (True, [])
 
 
 def test_a_reset_forward_skips() -> None:

@@ -7,12 +7,11 @@ from confluent_kafka import TopicPartition
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
-from acktree.producers.spouts.claim import Claim, next_epoch
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
-from acktree.spark.driver.group_offsets import ZombieDriver
-from acktree.spark.driver.spouts.spout_commits import SpoutCommits
+from acktree.spark.driver.spouts.group_offsets import ZombieDriver
 from acktree.spark.driver.spouts.spout_driver import SpoutDriver
 from acktree.wire.control_records import Cause
+from acktree.wire.state_records import encode_slot_state
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -23,6 +22,12 @@ LATEST = {"startingOffsets": "latest"}
 def delete_offsets(t: SpoutTester) -> None:
     """Do what the broker does once all offsets of a group have expired."""
     t.admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
+
+
+def commit_result_position(t: SpoutTester, offset: int) -> None:
+    consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
+    consumer.commit(offsets=[TopicPartition(f"{t.name}.spout-0", 0, offset)], asynchronous=False)
+    consumer.close()
 
 
 def done(t: SpoutTester, records: int) -> None:
@@ -46,45 +51,42 @@ def serve(driver: SpoutDriver) -> None:
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.promise("a group's offsets, with a live driver … without one")
 @pytest.mark.real
-def test_a_driver_whose_offsets_have_expired_continues_from_the_checkpoint(
+def test_a_driver_whose_offsets_have_expired_continues_from_its_state(
     spout: Callable[..., SpoutTester], starting: str
 ) -> None:
     t = spout(records=0, options={"startingOffsets": starting})
     t.send(10)
     done(t, 10)
-    log_a_batch_more(t, 3)
+    flying = log_a_batch_more(t, 3)
     t.driver.close()
     delete_offsets(t)
     t.send(2)
     t.start()
     again = t.emitted(t.next_batch())
-    assert [offset for offset, _ in again] == [10, 11, 12, 13, 14], (
-        "none lost, and what is known done left out"
-    )
-    t.send_result(acked=again)
+    assert [offset for offset, _ in again] == [13, 14], "none lost, and what is in flight left out"
+    t.send_result(acked=flying + again)
     t.until(lambda: t.committed() == 15)
 
 
-def test_a_checkpoint_without_a_frontier_proves_that_the_group_is_not_new(
-    spout: Callable[..., SpoutTester],
+@pytest.mark.parametrize("lost", ["state", "state and group"])
+def test_a_checkpoint_proves_that_a_spout_without_its_state_is_not_new(
+    spout: Callable[..., SpoutTester], lost: str
 ) -> None:
     t = spout(records=0, options=LATEST)
     log_a_batch_more(t, 4)
-    assert t.batch is not None
-    t.batch = t.batch.__class__(t.batch.version, t.batch.ranges)
     t.driver.close()
-    delete_offsets(t)
+    t.lose_state()
+    if lost != "state":
+        delete_offsets(t)
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0, 1, 2, 3]
 
 
-def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_floor(
-    spout: Callable[..., SpoutTester],
-) -> None:
+def test_acks_of_emissions_before_the_state_was_lost_do_not_count(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=6)
     old = t.emitted(t.next_batch())
     t.driver.close()
-    delete_offsets(t)
+    t.lose_state()
     t.start()
     new = t.emitted(t.next_batch())
     assert [offset for offset, _ in new] == [0, 1, 2, 3, 4, 5]
@@ -94,31 +96,58 @@ def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_f
     assert t.count("completed") == 3
 
 
+def test_what_a_state_from_a_backup_has_not_done_is_emitted_again(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know which runs were used since."""
+    t = spout(records=6)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(acked=emitted[:2])
+    t.until(lambda: t.committed() == 2)
+    backup = t.states()
+    assert backup.spout is not None
+    t.start()
+    since = log_a_batch_more(t, 3)
+    t.send_result(acked=since[:1])
+    t.until(lambda: t.count("completed") == 1)
+    t.driver.close()
+    for key, state in backup.slots.items():
+        t.producer.produce(f"{t.name}.state-in", encode_slot_state(state), key.encode())
+    t.write_spout_state(backup.spout)
+    monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(2, 9))
+    assert not set(again) & {*emitted, *since}, "a root id that was used before"
+    t.send_result(acked=[*emitted, *since])
+    t.send_result(acked=again)
+    t.until(lambda: t.committed() == 9)
+    assert t.count("completed") == 7
+
+
 @pytest.mark.promise("a group's offsets, with a live driver")
 @pytest.mark.real
 def test_a_live_driver_commits_expired_offsets_again(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=5)
     done(t, 5)
-    claim = t.claim()
     delete_offsets(t)
     assert t.committed() < 0
     t.until(lambda: t.committed() == 5)
-    assert t.claim() == claim
+    assert t.result_position() == 1
 
 
 def test_an_idle_driver_commits_again_before_its_offsets_expire(spout: Callable[..., SpoutTester]) -> None:
-    """Seen by a claim that somebody has overwritten: nothing else has changed for the driver to commit."""
+    """Seen by a result position that somebody has set: nothing else has changed for the driver to commit."""
     t = spout(records=5)
     done(t, 5)
     t.driver.commit_and_report()
-    ours = t.claim()
-    t.write_claim(ours.__class__(ours.epoch, ours.run, 0, {}, {}))
+    commit_result_position(t, 0)
     t.now_s += 1
     t.driver.service(0.0)
-    assert t.claim().next_offset == 0, "nothing has changed"
+    assert t.result_position() == 0, "nothing has changed"
     t.now_s += RENEW_INTERVAL_S
     t.driver.service(0.0)
-    assert t.claim() == ours
+    assert t.result_position() == 1
 
 
 def test_without_a_checkpoint_unread_acks_are_applied_before_anything_is_emitted(
@@ -138,94 +167,58 @@ def test_without_a_checkpoint_unread_acks_are_applied_before_anything_is_emitted
 
 
 @pytest.mark.real
-def test_a_zombie_that_wakes_up_checks_who_owns_the_task_before_it_commits(
+def test_a_zombie_that_wakes_up_commits_nothing(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5)
     done(t, 5)
     zombie = t.driver
     t.start()
-    claim = t.claim()
+    term = t.spout_state().term
     t.command((0, 3))
     with pytest.raises(ZombieDriver):
         serve(zombie)
     with pytest.raises(ZombieDriver):
         zombie.commit_and_report()
-    assert t.claim() == claim
+    assert t.spout_state().term == term
     assert t.committed() == 5
 
 
 @pytest.mark.promise("the group's offsets and the checkpoint are both lost")
 @pytest.mark.real
-def test_without_offsets_and_checkpoint_no_ack_of_an_earlier_emission_finishes_a_new_one(
+def test_without_offsets_and_checkpoint_only_the_last_batch_is_emitted_again(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=3)
+    earlier = t.emitted(t.next_batch())
+    t.send_result(acked=earlier[:1])
+    t.until(lambda: t.committed() == 1)
+    last = log_a_batch_more(t, 2)
+    t.driver.close()
+    delete_offsets(t)
+    t.batch = None
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [3, 4]
+    assert not set(again) & set(last), "a root id that was used before"
+    t.send_result(acked=earlier[1:] + again)
+    t.until(lambda: t.committed() == 5)
+
+
+def test_without_state_offsets_and_checkpoint_no_ack_of_an_earlier_emission_finishes_a_new_one(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results of the forgotten runs still come in: a tree of theirs was open when the group was deleted."""
+    """Results of the forgotten runs still come in: a tree of theirs was open when all was deleted."""
     t = spout(records=3)
     earlier = t.emitted(t.next_batch())
     t.send_result(acked=earlier[:1])
     t.until(lambda: t.committed() == 1)
     t.driver.close()
     delete_offsets(t)
+    t.lose_state()
     t.batch = None
     monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [0, 1, 2]
-    assert not set(again) & set(earlier), "a root id that was used before"
-
-
-class CountingConsumer:
-    """A consumer of the spout's group that counts how often it asks where a log ends."""
-
-    def __init__(self, t: SpoutTester) -> None:
-        self.asked = 0
-        self.consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.consumer, name)
-
-    def get_watermark_offsets(self, place: TopicPartition, **limits: float) -> tuple[int, int]:
-        self.asked += 1
-        return self.consumer.get_watermark_offsets(place, **limits)
-
-
-def asked_at_a_start(t: SpoutTester) -> int:
-    """Take the spout over, and return how often it was asked where its result topics end."""
-    counting = CountingConsumer(t)
-    commits = SpoutCommits(counting, t.driver.topology, t.options(), world.monotonic_s)  # type: ignore[arg-type]
-    commits.claim([0])
-    commits.take_over(t.driver.topics.partitions, None)
-    counting.consumer.close()
-    return counting.asked
-
-
-def test_a_start_reads_the_ends_of_result_topics_only_where_no_claim_lists_the_earlier_runs(
-    spout: Callable[..., SpoutTester],
-) -> None:
-    t = spout(records=1)
-    assert asked_at_a_start(t) == 0
-    t.driver.close()
-    delete_offsets(t)
-    assert asked_at_a_start(t) == 1
-
-
-def test_the_claim_of_a_driver_that_died_before_it_had_opened_does_not_list_the_earlier_runs(
-    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    t = spout(records=2)
-    t.driver.close()
-    t.start()
-    assert t.claim().run == 2
-    earlier = t.emitted(t.next_batch())
-    t.send_result(acked=earlier[:1])
-    t.until(lambda: t.committed() == 1)
-    t.driver.close()
-    delete_offsets(t)
-    t.write_claim(Claim(next_epoch(0), run=1, next_offset=0))
-    t.batch = None
-    monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
-    t.start()
-    again = t.emitted(t.next_batch())
-    assert [offset for offset, _ in again] == [0, 1]
     assert not set(again) & set(earlier), "a root id that was used before"

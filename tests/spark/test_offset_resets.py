@@ -1,14 +1,12 @@
 """Offsets of a spout's group that somebody else commits: what they skip is lost only if that is allowed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
-from acktree.spark.shared.log_bounds import DataLoss
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -46,35 +44,33 @@ def test_an_offset_that_somebody_sets_forward_while_stopped_skips_nothing(
     spout: Callable[..., SpoutTester], checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     t = spout(records=10)
-    t.send_result(acked=t.emitted(t.next_batch())[:2])
+    emitted = t.emitted(t.next_batch())
+    t.send_result(acked=emitted[:2])
     t.until(lambda: t.committed() == 2)
     t.driver.close()
     t.operator_commits(7)
     t.batch = t.batch if checkpoint == "kept" else None
     t.start()
     assert any("from 2 to 7: not obeyed" in line for line in caplog.messages)
-    again = t.emitted(t.next_batch())
-    assert [offset for offset, _ in again] == list(range(2, 10))
-    t.send_result(acked=again)
+    t.until(lambda: t.committed() == 2)
+    assert t.next_batch() is None, "all is in flight"
+    t.send_result(acked=emitted[2:])
     t.until(lambda: t.committed() == 10)
 
 
-def test_an_offset_of_which_nobody_knows_what_it_skips_is_an_error_unless_that_is_allowed(
-    spout: Callable[..., SpoutTester],
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_an_offset_that_somebody_sets_where_the_state_is_lost_skips_nothing_unless_that_is_allowed(
+    spout: Callable[..., SpoutTester], is_allowed: bool
 ) -> None:
     t = spout(records=10)
     t.send_result(acked=t.emitted(t.next_batch())[:2])
     t.until(lambda: t.committed() == 2)
-    claim = t.claim()
     t.driver.close()
-    t.write_claim(replace(claim, frontiers={}))  # as with more partitions than a claim has room for
+    t.lose_state()
     t.operator_commits(7)
-    t.batch = None
-    with pytest.raises(DataLoss, match="allowSkip"):
-        t.start()
-    t.more = {"allowSkip": "true"}
+    t.batch, t.more = None, {"allowSkip": str(is_allowed).lower()}
     t.start()
-    assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(7 if is_allowed else 0, 10))
 
 
 def stray_consumer(t: SpoutTester) -> Consumer:
@@ -89,6 +85,7 @@ def stray_consumer(t: SpoutTester) -> Consumer:
     return stranger
 
 
+@pytest.mark.promise("a stray consumer joins a spout's group")
 @pytest.mark.real
 def test_a_stray_consumer_in_the_group_stops_nothing_for_good_and_skips_nothing(
     spout: Callable[..., SpoutTester], caplog: pytest.LogCaptureFixture
@@ -154,14 +151,16 @@ def test_a_commit_does_not_overwrite_the_reset_of_a_partition_that_has_not_chang
     t.producer.produce(f"{t.name}.source", b"other", partition=1)
     t.producer.flush()
     t.send_result(acked=t.emitted(t.next_batch()), slot=1)
-    look, resets = t.driver.commits.check_epoch, [4]
+    store, resets = t.driver.commits._store, [4]
 
-    def reset_after_the_look() -> None:
-        look()
+    def reset_after_the_look(*records: object) -> None:
+        store(*records)
         if resets:
             t.operator_commits(resets.pop())
 
-    monkeypatch.setattr(t.driver.commits, "check_epoch", reset_after_the_look)
+    assert t.batch is not None
+    t.driver.written(t.batch)
+    monkeypatch.setattr(t.driver.commits, "_store", reset_after_the_look)
     t.until(lambda: t.place(f"{t.name}.source", 1).offset == 1)
     t.until(lambda: t.count("rewinds") == 1)
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [4, 5, 6, 7, 8, 9]

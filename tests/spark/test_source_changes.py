@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from acktree.core.kafka.clients import make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.plan import Plan
 from acktree.core.topology.publish import apply_topology
-from acktree.producers.spouts.claim import decode_claim
 from acktree.spark.driver import source_watch
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S, check_source
 from acktree.spark.ledger.logged_batch import PlannedBatch
@@ -130,7 +128,7 @@ def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
     assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 0, 1)]
 
 
-def test_tasks_that_are_added_live_are_claimed_and_their_results_read(
+def test_tasks_that_are_added_live_are_known_and_their_results_read(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=4)
@@ -196,18 +194,8 @@ def test_a_recreated_topic_is_refused_at_the_start_though_it_was_published_again
     t.more = FORGIVING
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0, 1]
-    assert set(t.claim().floors) == set(t.driver.topics.task_of), "what is gone takes no room in the claim"
-
-
-def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., SpoutTester]) -> None:
-    """Were it kept by both, an older one could count after a rewind: old acks finished what was rewound."""
-    t = spout(records=4, tasks=2, partitions=2)
-    t.next_batch()
-    apply_topology(t.bootstrap, parse_topology(t.text.replace("tasks = 2", "tasks = 1")), {})
-    t.start()
-    place = t.place(f"{t.name}.spout-1")
-    assert set(t.claim().floors) == {0, 1}
-    assert decode_claim(place.metadata or "", place.offset).floors == {}
+    ids = {source.topic_id for source in t.driver.topics.partitions}
+    assert {key.topic_id for key in t.states().slots} == ids, "what is gone takes no room in the state"
 
 
 @pytest.mark.promise("a source topic is deleted and created again")
@@ -232,7 +220,7 @@ def test_a_recreated_topic_with_fewer_records_is_read_from_its_beginning_where_l
     t.until(lambda: t.count("completed") == 3)
     recreate(t)
     t.send(2)
-    t.driver.commits.commit_states()
+    t.driver.commits.commit()
     assert t.committed() == 3, "a commit of the topic's former life"
     until(lambda: t.next_batch() is not None)
     assert [offset for offset, _ in t.emitted(t.batch)] == [0, 1]
@@ -265,16 +253,6 @@ def test_a_smaller_partition_count_is_an_error_at_the_next_trigger_of_a_live_dri
     t.apply()
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(5))
-
-
-def test_a_refused_partition_keeps_the_result_position_back(spout: Callable[..., SpoutTester]) -> None:
-    t = spout(records=3, partitions=2)
-    t.send_result(acked=t.emitted(t.next_batch()))
-    until(lambda: bool(t.driver.service(0.1)) or t.count("completed") == 3)
-    recreate(t)
-    with pytest.raises(BrokerRefused):
-        t.driver.close()
-    assert t.result_position() == 0
 
 
 def test_an_expired_next_offset_is_noticed_before_it_is_read(
@@ -409,7 +387,7 @@ def test_acks_from_before_a_live_driver_reset_to_the_end_finish_nothing_beyond_i
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [10, 11]
     t.until(
-        lambda: t.driver.commits.cuts[0].next_offset == 1
+        lambda: t.driver.commits.positions[0].read == 1
     )  # read; it is committed now or with the acks below
     assert t.pending == 2
     t.send_result(acked=again)
@@ -422,13 +400,12 @@ def test_a_truncated_log_is_read_from_its_end_or_from_the_frontier_where_loss_is
 ) -> None:
     """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""
     t = spout(records=10)
-    batch = t.next_batch()
-    assert batch is not None
-    (emitted,) = batch.ranges
-    t.batch = replace(batch, ranges=(emitted._replace(end=15),))
-    old = [(offset, generation_of(emitted.run, 0)) for offset in range(15)]
+    t.next_batch()
+    run = t.driver.tasks[0].run
+    old = [(offset, generation_of(run, 0)) for offset in range(15)]
     t.send_result(acked=old[:frontier])
     t.until(lambda: t.committed() == frontier)
+    t.driver.tasks[0].slots[0].emit(15, 9, t.now_s, run)
     t.driver.close()
     t.more = FORGIVING
     t.start()

@@ -10,10 +10,11 @@ import fastavro
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from pyroaring import BitMap64
 
 from acktree.core.topology.breaker_close import decode_breaker_close, encode_breaker_close
 from acktree.core.topology.registry import Published
-from acktree.wire import codec
+from acktree.wire import codec, state_records
 from acktree.wire.control_records import Cause, Fail, FailedTuple, Failure, Span
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import Anchor, decode_header, encode_header
@@ -170,3 +171,78 @@ def test_a_close_of_breakers_is_read_and_anything_else_is_not():
         assert decode_breaker_close(key, b"{") is None
         assert decode_breaker_close(b"breaker/other", value) is None
         assert decode_breaker_close(b"flow/lines", value) is None
+
+
+STATES: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
+    "SpoutState": (state_records.decode_spout_state, state_records.encode_spout_state),
+    "SlotState": (state_records.decode_slot_state, state_records.encode_slot_state),
+    "StateStart": (state_records.decode_state_start, state_records.encode_state_start),
+}
+
+
+def as_stated(value: Any) -> Any:
+    """Return a value of a state record as the vectors write it."""
+    if hasattr(value, "_asdict"):
+        return {name: as_stated(each) for name, each in value._asdict().items()}
+    if isinstance(value, tuple | list):
+        return [as_stated(each) for each in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("vector", VECTORS["state"], ids=lambda each: each["key"])
+def test_states_mean_the_same_to_us_and_to_an_avro_library(vector: dict[str, Any]):
+    decode, encode = STATES[vector["schema"]]
+    data = bytes.fromhex(vector["bytes"])
+    assert as_stated(decode(data)) | {"version": 1} == vector["value"]
+    assert encode(decode(data)) == data
+    assert in_hex(read_as_a_stranger(vector["schema"], data)) == vector["value"]
+    if "offsets" in vector:
+        assert list(BitMap64.deserialize(bytes.fromhex(vector["value"]["done"]))) == vector["offsets"]
+        assert state_records.decode_slot_key(vector["key"].encode()).encode() == vector["key"].encode()
+
+
+def in_hex(value: Any) -> Any:
+    """Return a value of an Avro library as the vectors write it."""
+    if isinstance(value, dict):
+        return {name: in_hex(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [in_hex(each) for each in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused_state"], ids=lambda each: each["why"])
+@pytest.mark.parametrize("schema", STATES)
+def test_an_invalid_state_is_refused_as_a_whole(vector: dict[str, str], schema: str):
+    with pytest.raises(MalformedRecord, match=vector.get("says")):
+        STATES[schema][0](bytes.fromhex(vector["bytes"]))
+
+
+@pytest.mark.parametrize("schema", STATES)
+def test_each_byte_less_and_each_byte_more_of_a_state_is_refused(schema: str):
+    decode, _ = STATES[schema]
+    for data in (bytes.fromhex(each["bytes"]) for each in VECTORS["state"] if each["schema"] == schema):
+        for end in range(len(data)):
+            with pytest.raises(MalformedRecord):
+                decode(data[:end])
+        with pytest.raises(MalformedRecord):
+            decode(data + b"\0")
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"spout", b"a/b", b"a/x/id", b"a/-1/id", b"/0/id", b"a/01/id", b"\xff/0/id"]
+)
+def test_a_key_that_is_none_of_a_slot_is_refused(key: bytes):
+    with pytest.raises(MalformedRecord):
+        state_records.decode_slot_key(key)
+
+
+@pytest.mark.parametrize("vector", VECTORS["seal"], ids=lambda each: each["metadata"])
+def test_the_mark_of_a_committed_offset(vector: dict[str, Any]):
+    seal = state_records.OffsetSeal(vector["term"], vector["topic_id"])
+    assert seal.text(vector["offset"]) == vector["metadata"]
+    assert state_records.seal_in(vector["metadata"], vector["offset"]) == seal
+
+
+@pytest.mark.parametrize("vector", VECTORS["no_mark"], ids=lambda each: each["why"])
+def test_an_offset_that_somebody_else_has_set_has_no_mark(vector: dict[str, Any]):
+    assert state_records.seal_in(vector["metadata"], vector["offset"]) is None

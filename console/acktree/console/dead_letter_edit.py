@@ -20,7 +20,12 @@ from acktree.console.view.records.dead_letters import (
 )
 from acktree.console.view.records.tree_reader import headers_of
 from acktree.core.errors import BrokerUnreachable, NotAuthorized
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
+from acktree.core.kafka.clients import (
+    BROKER_TIMEOUT_S,
+    make_producer,
+    retry_until_ready,
+    wait_until_delivered,
+)
 from acktree.core.kafka.errors import as_clear_error, clear_errors
 from acktree.core.kafka.settings import ANY_SIZE, Settings, producer_settings
 from acktree.wire.dead_letter import CLOSES, CORRECTED_AS, CORRECTS, source_headers
@@ -118,7 +123,7 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
     ours = {"transactional_id": name, "delivery_report_only_error": False}
     producer = make_producer(producer_settings(cluster.bootstrap, {**user, **ANY_SIZE}, **ours))
     with clear_errors(cluster.bootstrap, f"transactional id {name}"):
-        producer.init_transactions(BROKER_TIMEOUT_S)
+        retry_until_ready(lambda: producer.init_transactions(BROKER_TIMEOUT_S))
         again, record = read_open_dead_letter(cluster, letter.partition, letter.offset)
         if again != letter or record.value() != correction.record.value():
             raise NotCorrectable(

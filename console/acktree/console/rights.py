@@ -158,6 +158,9 @@ def _spout(topology: Topology, name: str) -> Iterator[Right]:
     yield _results(topology, "Read")
     if spout.topics:
         yield _results(topology, "Write")
+        yield from _topic("Read", topology.state_topic(name))
+        yield from _topic("Write", topology.state_topic(name))
+        yield Right("transactional-id", topology.group_of(name), "Write")
         yield from failed_values(topology)
     yield from _topic("Write", topology.dead_letter_topic)
     yield Right("group", topology.group_of(name), "Read")
@@ -181,7 +184,8 @@ def _editor(topology: Topology) -> Iterator[Right]:
 def _operator(topology: Topology) -> Iterator[Right]:
     """Apply the topology, read everything, replay and rewind."""
     control = (topology.ack_init_topic, topology.ack_topic)
-    own = (topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control)
+    ours = (topology.registry_topic, topology.dead_letter_topic, topology.stats_topic)
+    own = (*ours, *control, *topology.state_topics())
     yield from _topic("Create", *own, *topology.emitted_topics())
     yield _results(topology, "Create")
     yield from _topic("Alter", *control)
@@ -202,7 +206,7 @@ def _ui(topology: Topology) -> Iterator[Right]:
     """Look at figures, groups and the log; change nothing, join no group."""
     yield from _registry(topology)
     yield Right("group", topology.group_of("console"), "Describe")
-    yield from _topic("Read", topology.stats_topic, topology.dead_letter_topic)
+    yield from _topic("Read", topology.stats_topic, topology.dead_letter_topic, *topology.state_topics())
     yield from _topic("Read", topology.ack_init_topic, topology.ack_topic, *topology.emitted_topics())
     yield _results(topology, "Read")
     for spout in topology.spouts.values():

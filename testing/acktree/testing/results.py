@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from pyroaring import BitMap64
+
 from acktree.console.view.records.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
 from acktree.core.topology.registry import Published
 from acktree.producers.spout import Failure
-from acktree.spark.ledger.partitions.done_set import decode_metadata
+from acktree.spark.ledger.slot_states import offsets_of
 from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.kafka.broker.log import Header, PartitionLog, StoredRecord
 from acktree.testing.kafka.clients.message import SimulatedMessage
@@ -20,6 +22,7 @@ from acktree.wire.control_records import Cause
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import HEADER, decode_header, find_header
 from acktree.wire.ids import origin_of
+from acktree.wire.state_records import SlotKey, decode_slot_state, seal_in
 
 Decoded = TypeVar("Decoded")
 Place = tuple[str, int, int]
@@ -111,7 +114,7 @@ class Results:
         return self._cluster.group(self._published().group_of(component))
 
     def done(self, spout: str) -> list[TopicRecord]:
-        """Return the source records that the spout's group has committed as done."""
+        """Return the source records that the spout has committed as done."""
         return [record for record, is_done in self._sources(spout) if is_done]
 
     def pending(self, spout: str) -> list[TopicRecord]:
@@ -133,11 +136,24 @@ class Results:
         for topic in self.source_topics(spout):
             for log in self.logs(topic):
                 committed = offsets.get((topic, log.number))
-                frontier = committed.offset if committed else 0
-                ours = decode_metadata(committed.metadata, frontier) if committed else None
+                frontier, done = committed.offset if committed else 0, BitMap64()
+                if committed is None or seal_in(committed.metadata, frontier):  # else the state is of before
+                    committed_frontier, done = self._state_of(spout, log)
+                    frontier = max(frontier, committed_frontier)
                 for stored in _visible(log):
-                    is_done = stored.offset < frontier or (ours is not None and stored.offset in ours.done)
-                    yield self.record(log, stored), is_done
+                    yield self.record(log, stored), stored.offset < frontier or stored.offset in done
+
+    def _state_of(self, spout: str, source: PartitionLog) -> tuple[int, BitMap64]:
+        """Return the frontier of a source partition and what is done above it, as in the spout's state."""
+        key = SlotKey(source.topic.name, source.number, source.topic.topic_id).encode()
+        (log,) = self.logs(self._published().state_topic(spout))
+        newest = None
+        for stored in _visible(log):
+            newest = stored.value if stored.key == key else newest
+        if newest is None:
+            return 0, BitMap64()
+        state = decode_slot_state(newest)
+        return state.frontier, offsets_of(state.done)
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters, oldest first."""

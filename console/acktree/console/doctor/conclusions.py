@@ -4,10 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from acktree.console.doctor.answers import Answer, Conclusion, worst
+from acktree.core.topology.plan import SEGMENT, STATE_LIMITS
+from acktree.wire.state_records import MAX_STATE_BYTES
 
 APPEND_TIME = "LogAppendTime"
-METADATA_CHARS = 4_020
-"""The longest metadata of a commit that acktree writes: what is done above a frontier."""
+METADATA_CHARS = 4_080
+"""The longest metadata of a commit that acktree writes: what a bolt has done above its frontier."""
 RECORD_BYTES = 1_000_000
 """The largest record that clients send, acktree's own control records among them."""
 NEEDED_COPIES, NEEDED_IN_SYNC = 3, 2
@@ -37,7 +39,9 @@ def of_cleanup(policy: str | None) -> Conclusion:
     if policy == "compact":
         return Conclusion(Answer.WORKS, "cleanup.policy=compact is read back")
     return Conclusion(
-        Answer.FAILS, f"cleanup.policy={policy} is read back", "cleanup.policy=compact on T.topology"
+        Answer.FAILS,
+        f"cleanup.policy={policy} is read back",
+        "cleanup.policy=compact on T.topology and T.state-SPOUT",
     )
 
 
@@ -171,6 +175,24 @@ def of_own_limits(found: Mapping[str, str]) -> Conclusion:
     if limit is not None and limit >= 0 and found.get("cleanup.policy") == "delete":
         text = f"retention.bytes={limit} may delete records before their retention is over"
         parts.append(Conclusion(Answer.AT_RISK, text, "retention.bytes=-1"))
+    return worst(parts)
+
+
+def of_state(found: Mapping[str, str], partitions: int) -> Conclusion:
+    """What the topic of a spout's state needs beside its settings."""
+    parts = [Conclusion(Answer.WORKS)]
+    if partitions != 1:
+        text = f"it has {partitions} partitions, and the state is on the first one alone"
+        parts.append(Conclusion(Answer.SLOWER, text))
+    for name, wanted in STATE_LIMITS.items():
+        if (value := number(found.get(name))) is None:
+            parts.append(Conclusion(Answer.NO_ANSWER, f"the broker does not say its {name}"))
+        elif value < MAX_STATE_BYTES:
+            text = f"{name}={value}: a spout whose state of a partition becomes larger stops"
+            parts.append(Conclusion(Answer.AT_RISK, text, f"{name}={wanted}"))
+        elif name == SEGMENT and value > wanted:
+            text = f"{name}={value}: a start may read so much of the state"
+            parts.append(Conclusion(Answer.SLOWER, text, f"{name}={wanted}"))
     return worst(parts)
 
 

@@ -41,7 +41,7 @@ def topology_checks(
     for name, config in wanted.items():
         is_own = name not in of_tuples
         asked = "settings, replicas, record size" if is_own else "replicas"
-        ask = _settings_of(scratch, name, config, is_own)
+        ask = _settings_of(scratch, name, config, is_own, is_state=name in topology.state_topics())
         yield Check(f"topic {name}", asked, ask, _APPLY, _describes(name))
     for name in dict.fromkeys(topic for spout in topology.spouts.values() for topic in spout.topics):
         ask = _settings_of(scratch, name, {}, is_own=False)
@@ -64,7 +64,7 @@ def _describes(topic: str) -> str:
 
 
 def _settings_of(
-    scratch: Scratch, topic: str, wanted: Mapping[str, str], is_own: bool
+    scratch: Scratch, topic: str, wanted: Mapping[str, str], is_own: bool, is_state: bool = False
 ) -> Callable[[], Conclusion]:
     """Return what asks for a topic's settings; the limits of tuples and sources are the user's choice."""
 
@@ -81,6 +81,8 @@ def _settings_of(
         parts = [conclusions.of_replication(None, copies, in_sync), conclusions.of_elections(found)]
         if is_own:
             parts.append(conclusions.of_own_limits(found))
+        if is_state:
+            parts.append(conclusions.of_state(found, len(partitions)))
         if wanted:
             parts.append(conclusions.of_settings(wanted, found))
         return worst(parts)

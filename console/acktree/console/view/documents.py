@@ -63,7 +63,10 @@ class PendingRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """A source partition: done below `frontier`, above it `done_above` and `pending`, then not emitted."""
+    """A source partition: done below `frontier`, above it `done_above` and `pending`, then not emitted.
+
+    `frontier` is committed; the spout reports the others, and may be further.
+    """
 
     spout: str
     topic: str
@@ -74,7 +77,7 @@ class PartitionStatus:
     log_end: int
     frontier: int | None
     next_offset: int | None
-    done_above: int
+    done_above: int | None
     pending: int | None
     lag: int
     held_by: PendingRecord | None

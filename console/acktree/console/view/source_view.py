@@ -1,7 +1,7 @@
 """What is pending of the source partitions, as spouts commit and report it, and the roots that ackers report.
 
-Invariant: what is done is done by a commit; nothing follows from what no report says. Ages are as reported,
-by the clock of the process that counts them. Pure.
+Invariant: nothing follows from what no report says; of what is done above a frontier the spout reports how
+much, and does not commit which. Ages are as reported, by the clock of the process that counts them. Pure.
 """
 
 import re
@@ -9,15 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyroaring import BitMap64
-
 from acktree.console.view.cluster import CommittedOffset
 from acktree.console.view.documents import PendingRecord
 from acktree.console.view.reports import Process, figure, whole
 from acktree.core.reports.last_error import one_line
 from acktree.core.reports.stats import ROOT_AGE
 from acktree.core.topology.registry import Slot
-from acktree.spark.ledger.partitions.done_set import decode_metadata
 from acktree.wire.ids import origin_of
 
 IN_FLIGHT, WAITING, EMITTED = "in flight", "waiting for replay", "emitted"
@@ -35,13 +32,12 @@ class RootAge(NamedTuple):
 class SlotView:
     """One source partition, or one task of a spout without topics.
 
-    ``roots`` are those that ackers report of it and that are not done, by offset; ``process`` is that of the
-    spout which reports of it, None if none does.
+    ``frontier`` is what the group has committed; ``roots`` are those from there on that ackers report, by
+    offset; ``process`` is that of the spout which reports of it, None if none does.
     """
 
     slot: Slot
     frontier: int | None
-    done: BitMap64
     roots: Mapping[int, RootAge]
     process: Process | None
 
@@ -65,15 +61,32 @@ class SlotView:
         """Return how many offsets are emitted and not done, None if nobody reports that."""
         if not self.slot.topic:
             return None if self.process is None else whole(self.process, "pending")
+        reported, left = self._whole("pending"), self._emitted
+        return None if reported is None or left is None else min(max(reported, 0), left)
+
+    @property
+    def done_above(self) -> int | None:
+        """Return how many offsets above the frontier are done, None if nobody reports that."""
+        pending, left = self.pending, self._emitted
+        return None if pending is None or left is None else left - pending
+
+    @property
+    def _emitted(self) -> int | None:
+        """Return how many offsets are emitted from the frontier on, done or not."""
         begin, end = self._held_offset, self.next_offset
-        return None if begin is None or end is None else end - begin - self.done.range_cardinality(begin, end)
+        return None if begin is None or end is None else end - begin
 
     @property
     def held_s(self) -> float | None:
         """Return how long the frontier is known to be held, None if nobody reports that."""
         is_of_frontier = not self.slot.topic or self._whole("frontier") == self._held_offset
         held_s = self._figure("held_s") if is_of_frontier else None
-        return held_s if self.pending else None
+        return held_s if self._is_held else None
+
+    @property
+    def _is_held(self) -> bool:
+        """Return whether something is emitted and not done: the record at the frontier, at the least."""
+        return bool(self._emitted if self.slot.topic else self.pending)
 
     @property
     def _held_offset(self) -> int | None:
@@ -84,7 +97,7 @@ class SlotView:
     @property
     def held_by(self) -> PendingRecord | None:
         """Return the record at the frontier, if it is emitted."""
-        return self._record(self._held_offset) if self._held_offset is not None and self.pending else None
+        return self._record(self._held_offset) if self._held_offset is not None and self._is_held else None
 
     def records(self) -> list[PendingRecord]:
         """Return the pending records that are known one by one."""
@@ -142,13 +155,12 @@ def slot_view(
 ) -> SlotView:
     """Return a partition by its commit, its roots by offset and the processes of its spout.
 
-    A commit that is not the driver's own gives only the group's position. Of several processes that report of
-    a partition, as after it has moved, the one that is the furthest counts.
+    Of several processes that report of a partition, as after it has moved, the one that is the furthest
+    counts.
     """
-    ours = decode_metadata(committed.metadata, committed.next_offset) if committed else None
-    frontier, done = committed.next_offset if committed else None, ours.done if ours else BitMap64()
-    left = {at: root for at, root in roots.items() if at >= (frontier or 0) and at not in done}
-    return SlotView(slot, frontier, done, left, _reporter(slot, spouts))
+    frontier = committed.next_offset if committed else None
+    left = {at: root for at, root in roots.items() if at >= (frontier or 0)}
+    return SlotView(slot, frontier, left, _reporter(slot, spouts))
 
 
 def _reporter(slot: Slot, spouts: Iterable[Process]) -> Process | None:

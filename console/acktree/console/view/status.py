@@ -157,9 +157,9 @@ def _partition(snapshot: Snapshot, view: SlotView) -> PartitionStatus:
         log_end=end,
         frontier=view.frontier,
         next_offset=view.next_offset,
-        done_above=len(view.done),
+        done_above=view.done_above,
         pending=view.pending,
-        lag=max(0, end - base - len(view.done)) if slot.topic else waiting,
+        lag=max(0, end - base - (view.done_above or 0)) if slot.topic else waiting,
         held_by=view.held_by,
         held_s=view.held_s,
     )

@@ -127,7 +127,7 @@ def _open_breakers(topology: str, spouts: Iterable[SpoutStatus]) -> Iterable[Stu
 def _no_spout(spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:
     for spout in spouts:
         if spout.lag and not spout.processes:
-            text = f"{spout.lag} records are not done and no process of the spout reports"
+            text = f"{spout.lag} records are not committed and no process of the spout reports"
             yield Stuck("no-spout", spout.name, text)
 
 

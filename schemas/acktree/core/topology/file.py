@@ -177,7 +177,7 @@ class Topology(_Table):
             raise _Mistake(("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is also emitted here")
         reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
         for topic in (*owner, *emitted):
-            if topic in reserved or topic.startswith(f"{self.name}.spout-"):
+            if topic in reserved or topic.startswith((f"{self.name}.spout-", f"{self.name}.state-")):
                 raise _Mistake(("name",), f"topic {topic!r} is one of the topology's own topics")
         return self
 
@@ -207,6 +207,14 @@ class Topology(_Table):
 
     def result_topic(self, spout_task: int) -> str:
         return f"{self.name}.spout-{spout_task}"
+
+    def state_topic(self, spout: str) -> str:
+        """Return the topic that holds the state of a spout in Spark."""
+        return f"{self.name}.state-{spout}"
+
+    def state_topics(self) -> tuple[str, ...]:
+        """Return the state topics of all spouts in Spark, in file order."""
+        return tuple(self.state_topic(name) for name, spout in self.spouts.items() if spout.topics)
 
     def group_of(self, component: str) -> str:
         """Return the consumer group of a spout or bolt."""

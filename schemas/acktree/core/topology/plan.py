@@ -12,27 +12,32 @@ from acktree.core.topology.file import Topology
 from acktree.core.topology.registry import History, Published, Slot
 from acktree.wire.header import MAX_VERSION
 from acktree.wire.ids import MAX_SLOTS
+from acktree.wire.state_records import MAX_STATE_BYTES
 
 STATS_RETENTION_S = 90_000
 """T.stats is kept for 25 hours: the longest window of the status page is a day."""
 
 RETENTION, MIN_INSYNC, MAX_BYTES = "retention.ms", "min.insync.replicas", "max.message.bytes"
+CLEANUP, COMPACT, SEGMENT = "cleanup.policy", "compact", "segment.bytes"
 DEAD_LETTER_HEADERS_BYTES = 1 << 16
 """Room for what a dead letter adds to its source record: reasons, a stack trace, the tuple that failed."""
 MOST_BYTES = (1 << 31) - 1
+STATE_LIMITS = {MAX_BYTES: MAX_STATE_BYTES, SEGMENT: 2 * MAX_STATE_BYTES}
+"""Limits of a state topic. A start reads what is not compacted, as the last segment never is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
     """What the plan needs to know about an existing topic; ``replicas`` is the lowest of its partitions.
 
-    ``max_bytes``, how large a record may be, is None where the broker does not say it.
+    ``max_bytes``, how large a record may be, and ``cleanup`` are None where the broker does not say them.
     """
 
     topic_id: str
     partitions: int
     replicas: int
     max_bytes: int | None = None
+    cleanup: str | None = None
 
 
 class Change(NamedTuple):
@@ -88,8 +93,10 @@ def plan_changes(
     ``existing`` are the sources, which must exist, and what the cluster has of ``wanted_topics``.
 
     Raises:
-        BadTopology: see ``next_version``.
+        BadTopology: see ``next_version``; or the broker would delete a spout's state.
     """
+    for name in topology.state_topics():
+        _refuse_deletion(name, existing.get(name))
     sources = [topic for table in topology.spouts.values() for topic in table.topics]
     current = history.versions[max(history.versions)] if history.versions else None
     default_partitions = max(
@@ -111,6 +118,8 @@ def plan_changes(
             create.append((name, 1, control_config(topology)))
     change = [] if current is None else _changes(topology, current, names)
     change += _dead_letter_limit(topology, existing)
+    for name in topology.state_topics():
+        change += _state_limits(name, existing.get(name))
     factor = topology.replication_factor
     warnings = [
         f"topic {name} has replication factor {existing[name].replicas}, the file says {factor}: acktree "
@@ -119,6 +128,23 @@ def plan_changes(
         if factor is not None and name in existing and existing[name].replicas != factor
     ]
     return Plan(tuple(create), tuple(grow), tuple(change), published, current, factor, tuple(warnings))
+
+
+def _refuse_deletion(topic: str, found: ExistingTopic | None) -> None:
+    if found is not None and found.cleanup not in (None, COMPACT):
+        raise BadTopology(
+            f"topic {topic} has {CLEANUP}={found.cleanup}, so the broker may delete the state of a spout. If "
+            f"it is a topic of acktree, set it: kafka-configs --alter --topic {topic} --add-config "
+            f"{CLEANUP}={COMPACT}; if not, give the topology another name"
+        )
+
+
+def _state_limits(topic: str, found: ExistingTopic | None) -> list[Change]:
+    """Return what a state topic is given behind its creation, which a broker that refuses it would refuse."""
+    if found is None:
+        return [Change(topic, setting, str(value)) for setting, value in STATE_LIMITS.items()]
+    is_low = found.max_bytes is not None and found.max_bytes < MAX_STATE_BYTES
+    return [Change(topic, MAX_BYTES, str(MAX_STATE_BYTES))] if is_low else []
 
 
 def _dead_letter_limit(topology: Topology, existing: Mapping[str, ExistingTopic]) -> list[Change]:
@@ -136,6 +162,7 @@ def _changes(topology: Topology, current: Published, names: Collection[str]) -> 
     results = [topology.result_topic(task) for tasks in current.spout_tasks.values() for task in tasks]
     control = [topology.ack_init_topic, topology.ack_topic, *results]
     own = [topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control]
+    own += topology.state_topics()
     changes = []
     if current.control_retention_s != topology.control_retention_s:
         kept = control_config(topology)[RETENTION]
@@ -221,7 +248,7 @@ def control_config(topology: Topology) -> dict[str, str]:
     """Return the settings of the topics that control records are on."""
     return {
         **_APPEND_TIME,
-        "cleanup.policy": "delete",
+        CLEANUP: "delete",
         RETENTION: str(int(topology.control_retention_s * 1000)),
         **_durability(topology),
     }
@@ -235,10 +262,12 @@ def wanted_topics(topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]
     """Return topic -> (partitions, config) of all but the result topics; 0 partitions = as the sources."""
     control, durability = control_config(topology), _durability(topology)
     wanted: dict[str, tuple[int, Mapping[str, str]]] = {
-        topology.registry_topic: (1, {"cleanup.policy": "compact", **durability}),
+        topology.registry_topic: (1, {CLEANUP: COMPACT, **durability}),
         topology.dead_letter_topic: (1, durability),
         topology.stats_topic: (1, {**_APPEND_TIME, RETENTION: str(STATS_RETENTION_S * 1000), **durability}),
     }
+    for topic in topology.state_topics():
+        wanted[topic] = (1, {**_APPEND_TIME, CLEANUP: COMPACT, **durability})
     if topology.ackers:
         wanted[topology.ack_init_topic] = (topology.ackers, control)
         wanted[topology.ack_topic] = (topology.ackers, control)

@@ -29,11 +29,21 @@ from acktree.core.kafka.clients import (
     make_admin,
     make_producer,
     refuse_missing,
+    retry_until_ready,
 )
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_forbidden, is_producer_lost
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.topology.file import Topology
-from acktree.core.topology.plan import MAX_BYTES, Change, ExistingTopic, Plan, plan_changes, wanted_topics
+from acktree.core.topology.plan import (
+    CLEANUP,
+    MAX_BYTES,
+    SEGMENT,
+    Change,
+    ExistingTopic,
+    Plan,
+    plan_changes,
+    wanted_topics,
+)
 from acktree.core.topology.registry import History, Published, read_history
 
 BROKER_DEFAULT = -1
@@ -69,26 +79,28 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
             history = read_history(bootstrap, topology.name, user)
         except UnknownTopology:
             pass
-    limits = _record_limits(admin, bootstrap, known)
-    existing = {
-        name: replace(each, max_bytes=limits.get(name))
-        for name, each in describe(admin, bootstrap, known).items()
-    }
+    existing = describe(admin, bootstrap, known)
+    for name, (max_bytes, cleanup) in _settings(admin, bootstrap, known).items():
+        existing[name] = replace(existing[name], max_bytes=max_bytes, cleanup=cleanup)
     return plan_changes(topology, history, existing, names)
 
 
-def _record_limits(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
-    """Return how large a record of each topic may be, as far as the broker tells it to this principal."""
+def _settings(
+    admin: AdminClient, bootstrap: str, topics: Sequence[str]
+) -> dict[str, tuple[int | None, str | None]]:
+    """Return how large a record of each topic may be, and its cleanup policy, as far as the broker tells."""
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in dict.fromkeys(topics)]
-    found = {}
+    found: dict[str, tuple[int | None, str | None]] = {}
     with clear_errors(bootstrap):
         for resource, future in admin.describe_configs(resources, request_timeout=BROKER_TIMEOUT_S).items():
             try:
-                found[resource.name] = int(world.wait_for(future, BROKER_TIMEOUT_S)[MAX_BYTES].value)
-            except (KeyError, TypeError, ValueError):
-                continue
+                entries = world.wait_for(future, BROKER_TIMEOUT_S)
+                values = {name: entries[name].value for name in (MAX_BYTES, CLEANUP) if name in entries}
+                limit = values.get(MAX_BYTES) or ""
+                cleanup = values.get(CLEANUP) or None
+                found[resource.name] = int(limit) if limit.isdecimal() else None, cleanup
             except KafkaException as error:
                 if not is_forbidden(error.args[0]):
                     raise
@@ -153,7 +165,7 @@ def _publish(
     name = topology.registry_topic
     producer = make_producer(producer_settings(bootstrap, user, transactional_id=f"{name}.publisher"))
     with clear_errors(bootstrap):
-        producer.init_transactions(BROKER_TIMEOUT_S)
+        retry_until_ready(lambda: producer.init_transactions(BROKER_TIMEOUT_S))
         plan = make_plan(admin, bootstrap, topology, user)
         _refuse_newer(plan, based_on)
         _change_topics(admin, bootstrap, plan)
@@ -208,7 +220,7 @@ def create_topics(bootstrap: str, topology: Topology, user: Settings, *, dry_run
 
 
 def _change_topics(admin: AdminClient, bootstrap: str, plan: Plan) -> None:
-    """Create, grow and change topics; a limit of records that the broker refuses stays as it is."""
+    """Create, grow and change topics; a limit of sizes that the broker refuses stays as it is."""
     pending: dict[Any, Any] = {}
     if plan.create:
         topics = [
@@ -222,10 +234,10 @@ def _change_topics(admin: AdminClient, bootstrap: str, plan: Plan) -> None:
         _wait_for(future, bootstrap, "TOPIC_ALREADY_EXISTS")
     changing = [(change, _start(admin, change)) for change in plan.change]
     for change, future in changing:
-        passes = _REFUSED_SETTING if change.setting == MAX_BYTES else ()
+        passes = _REFUSED_SETTING if change.setting in (MAX_BYTES, SEGMENT) else ()
         if (refusal := _wait_for(future, bootstrap, *passes)) is not None:
             log.warning(
-                "the broker refuses to %s: %s; what is larger becomes a dead letter without its content",
+                "the broker refuses to %s: %s; what follows says: acktree doctor --topology NAME",
                 change.line(),
                 refusal,
                 extra={"action": "limit_refused"},

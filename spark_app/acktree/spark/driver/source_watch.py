@@ -13,7 +13,6 @@ from acktree.core.errors import BrokerRefused, BrokerUnreachable, TopologyChange
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin
 from acktree.core.topology.publish import PUBLISH_TRIES, apply_topology
 from acktree.core.topology.registry import Registry
-from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.shared.log_bounds import DataLoss, check_ends, check_starts
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import BoltTopics, SpoutTopics, UnknownPartition
@@ -40,7 +39,7 @@ class SourceWatch:
         """
         topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
         if topics.unknown and topics.recreated:
-            self._check_recreated(topics.recreated[0], "")
+            self._check_recreated(topics.recreated[0])
         for _ in range(PUBLISH_TRIES if topics.unknown else 0):
             self._publish(topics)
             topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
@@ -85,7 +84,7 @@ class SourceWatch:
         ids = {source.topic: source.topic_id for source in known.partitions}
         for source in found.partitions:
             if ids.get(source.topic, source.topic_id) != source.topic_id:
-                self._check_recreated(source.topic, "")
+                self._check_recreated(source.topic)
         if is_newer or found.partitions != known.partitions:
             return found
         check_starts(known, self._options, next_offsets)
@@ -104,33 +103,21 @@ class SourceWatch:
         check_starts(topics, self._options, next_offsets)
         return check_ends(topics, self._options, next_offsets)
 
-    def check_committed(
-        self, topics: SpoutTopics, committed: Mapping[int, CommittedOffset], floors: Mapping[int, int]
-    ) -> dict[int, CommittedOffset]:
-        """Return what is committed for the topics as they are, without commits for deleted topics.
-
-        Kafka drops a group's offsets with a topic, but the claims, whose ``floors`` by slot are given, show
-        that the deleted topic was read.
+    def check_topics(self, topics: SpoutTopics, is_former: Callable[[str, str], bool]) -> None:
+        """Refuse a topic by name and id of which ``is_former`` says that another one was read before.
 
         Raises:
-            DataLoss: a topic was recreated since it was read, and failOnDataLoss is true.
+            DataLoss: there is one, and failOnDataLoss is true.
         """
-        slots = self._registry.history.latest.slots_of(self._options.spout)
-        for topic in {source.topic for source in topics.partitions}:
-            mine = [source for source in topics.partitions if source.topic == topic]
-            found = [committed[source.slot] for source in mine if source.slot in committed]
-            if former := [entry.next_offset for entry in found if entry.is_of_another]:
-                self._check_recreated(topic, f"; it was done up to offset {max(former)}")
-            was_read = {slot.topic_id for slot in slots if slot.topic == topic and slot.slot in floors}
-            if not found and was_read - {mine[0].topic_id}:
-                self._check_recreated(topic, "")
-        return {slot: entry for slot, entry in committed.items() if not entry.is_of_another}
+        for topic, topic_id in {source.topic: source.topic_id for source in topics.partitions}.items():
+            if is_former(topic, topic_id):
+                self._check_recreated(topic)
 
-    def _check_recreated(self, topic: str, about: str) -> None:
+    def _check_recreated(self, topic: str) -> None:
         if self._options.fail_on_data_loss:
             group = self._options.group
             raise DataLoss(
-                f"topic {topic!r} was deleted and recreated since group {group} read it{about}: what was "
+                f"topic {topic!r} was deleted and recreated since group {group} read it: what was "
                 "not done of the old one is lost. To read the new one from its beginning, start with "
                 "failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups "
                 "and start with allowSkip=true"

@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 
 from acktree.core.reports.breaker import Breaker, Held
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import Emission
 from acktree.wire.control_records import Failure
+
+
+class Emission(NamedTuple):
+    """One emission of a record."""
+
+    slot: int
+    generation: int
+    offset: int
 
 
 class HeldFailure(NamedTuple):

@@ -6,7 +6,6 @@ Reading depends on nothing else, so a batch logged before a crash is read again 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 from acktree.spark.ledger.partitions.retries import Replay
@@ -14,11 +13,9 @@ from acktree.wire.errors import AcktreeError
 
 FORMAT = 1
 NUMBER_BITS = 32
-"""A batch's number is its driver's epoch and, in so many bits, its place among those of that driver."""
+"""A batch's number is its driver's term and, in so many bits, its place among those of that driver."""
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
-MAX_ATTEMPT_SPANS = 2_000
-"""Beyond this the generation is used, which counts all emissions as attempts."""
 
 
 class CheckpointMismatch(AcktreeError):
@@ -51,70 +48,23 @@ class Replays(NamedTuple):
     offsets: tuple[int, ...]
 
 
-class Attempts(NamedTuple):
-    """Earlier emissions that are not done, their offsets as spans; ``attempts`` had counted before."""
-
-    slot: int
-    generation: int
-    attempts: int
-    spans: tuple[tuple[int, int], ...]
-
-
-class Liveness(NamedTuple):
-    """How far the replay command at ``position`` of a task's result topic is emitted."""
-
-    task: int
-    position: int
-    next_offset: int
-
-
-class EmittedBlocks(NamedTuple):
-    """Offsets [start, end) of one slot, first emitted in ``run`` as blocks of ``size``; some matter."""
-
-    slot: int
-    start: int
-    end: int
-    size: int
-    run: int
-
-
-class Frontier(NamedTuple):
-    """Everything of a slot below ``offset`` was done when the batch was planned.
-
-    The record there was emitted at ``emitted_ms`` since 1970, 0 if it was not: for the first time if
-    ``is_first``, else at the latest.
-    """
-
-    slot: int
-    offset: int
-    emitted_ms: int = 0
-    is_first: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
     """One planned batch; every slot has at least one range, an empty one where nothing is new.
 
-    ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
-    ``attempts`` what the generations of emissions under way do not say, ``blocks`` what root ids do not:
-    which records shared one in their first emission. ``frontiers`` are what a start goes by where the group's
-    offsets are gone. ``number`` is above those of all batches that the spout's drivers had planned before,
-    whatever their checkpoint; a bolt's are 0.
+    ``again`` are ranges that replay commands ask for. ``number`` is above those of all batches that the
+    spout's drivers had planned before, whatever their checkpoint; a bolt's are 0.
     """
 
     version: int
     ranges: tuple[Range, ...]
     replays: tuple[Replays, ...] = ()
     again: tuple[Range, ...] = ()
-    progress: tuple[Liveness, ...] = ()
-    attempts: tuple[Attempts, ...] = ()
-    blocks: tuple[EmittedBlocks, ...] = ()
-    frontiers: tuple[Frontier, ...] = ()
     number: int = 0
 
     @property
-    def epoch(self) -> int:
-        """Return the epoch of the driver that has planned it."""
+    def term(self) -> int:
+        """Return the term of the driver that has planned it."""
         return self.number >> NUMBER_BITS
 
     @property
@@ -135,10 +85,6 @@ class PlannedBatch:
             "ranges": [list(range_) for range_ in self.ranges],
             "replays": [[*each[:-1], _deltas(each.offsets)] for each in self.replays],
             "again": [list(range_) for range_ in self.again],
-            "progress": [list(progress) for progress in self.progress],
-            "attempts": [[*each[:-1], _deltas(tuple(chain(*each.spans)))] for each in self.attempts],
-            "blocks": [list(blocks) for blocks in self.blocks],
-            "frontiers": [list(frontier) for frontier in self.frontiers],
             "number": self.number,
         }
 
@@ -149,19 +95,12 @@ class PlannedBatch:
             if data["format"] != FORMAT:
                 raise CheckpointMismatch(
                     f"the checkpoint holds offsets of format {data['format']}, this version reads {FORMAT}; "
-                    "start with a new checkpoint: what is done is kept in the consumer group"
+                    "start with a new checkpoint: what is done is kept on the state topic"
                 )
             ranges = tuple(Range(*fields) for fields in data["ranges"])
             replays = tuple(Replays._make((*each[:-1], _sums(each[-1]))) for each in data["replays"])
             again = tuple(Range(*fields) for fields in data["again"])
-            progress = tuple(Liveness(*fields) for fields in data["progress"])
-            attempts = tuple(
-                Attempts._make((*each[:-1], _pairs(_sums(each[-1])))) for each in data["attempts"]
-            )
-            blocks = tuple(EmittedBlocks(*fields) for fields in data["blocks"])
-            frontiers = tuple(Frontier(*fields) for fields in data["frontiers"])
-            rest = (replays, again, progress, attempts, blocks, frontiers)
-            return cls(data["version"], ranges, *rest, number=int(data["number"]))
+            return cls(data["version"], ranges, replays, again, number=int(data["number"]))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
                 "the checkpoint was written by another source; start this query with a checkpoint of its own"
@@ -174,29 +113,6 @@ def group_replays(topic: str, partition: int, slot: int, replays: Iterable[Repla
     for replay in replays:
         groups.setdefault((replay.generation, replay.attempts), []).append(replay.offset)
     return [Replays(topic, partition, slot, *key, tuple(sorted(groups[key]))) for key in sorted(groups)]
-
-
-def group_attempts(slot: int, emissions: Iterable[Replay], max_spans: int) -> list[Attempts]:
-    """Return a slot's emissions by generation and attempts, at most ``max_spans`` spans of them in all."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for emission in emissions:
-        groups.setdefault((emission.generation, emission.attempts), []).append(emission.offset)
-    pairs: list[Attempts] = []
-    for (generation, attempts), offsets in sorted(groups.items()):
-        spans: list[tuple[int, int]] = []
-        for offset in sorted(offsets):
-            if spans and spans[-1][1] == offset:
-                spans[-1] = (spans[-1][0], offset + 1)
-            elif len(spans) < max_spans:
-                spans.append((offset, offset + 1))
-        max_spans -= len(spans)
-        if spans:
-            pairs.append(Attempts(slot, generation, attempts, tuple(spans)))
-    return pairs
-
-
-def _pairs(numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _deltas(offsets: tuple[int, ...]) -> list[int]:

@@ -7,9 +7,9 @@ Slots have their turns, so that poison in one of them does not keep the breaker 
 from collections.abc import Mapping, Sequence
 
 from acktree.core.reports.breaker import Breaker
+from acktree.spark.ledger.held import Emission
 from acktree.spark.ledger.logged_batch import Range, Replays
 from acktree.spark.ledger.partitions.room import room_of
-from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import TaskLedger
 from acktree.wire.ids import generation_of
 

@@ -10,6 +10,7 @@ def slot_figures(place: str, ledger: PartitionLedger, now_s: float) -> dict[str,
     state: dict[str, Value] = {
         f"frontier.{place}": ledger.frontier,
         f"next.{place}": ledger.next_offset,
+        f"pending.{place}": ledger.open_from(ledger.frontier),
         f"held_s.{place}": round(held_s(ledger, now_s), 3),
     }
     held = ledger.first_emission()

@@ -16,16 +16,12 @@ from pyroaring import BitMap64
 from acktree.core.reports.breaker import Breaker, Held
 from acktree.core.reports.last_error import ERROR_CHARS
 from acktree.core.reports.stats import Value
-from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
+from acktree.spark.ledger.held import Emission, HeldFailure, is_probe_acked, release, take_over
 from acktree.spark.ledger.logged_batch import (
     MAX_RANGES_PER_SLOT,
-    Attempts,
-    EmittedBlocks,
-    Liveness,
     PlannedBatch,
     Range,
     Replays,
-    group_attempts,
     group_replays,
 )
 from acktree.spark.ledger.partitions.partition import PartitionLedger
@@ -33,7 +29,6 @@ from acktree.spark.ledger.partitions.retries import FailureOutcome
 from acktree.spark.ledger.partitions.room import room_of
 from acktree.spark.ledger.quotas import in_turn, quota_of
 from acktree.spark.ledger.replays import emit_due, end_back_offs
-from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.slot_figures import slot_figures
 from acktree.wire.control_records import NEVER, Absent, Cause, FailedTuple, Result
 from acktree.wire.ids import is_run_between, origin_of, origins_of
@@ -71,10 +66,9 @@ class ExhaustedRecord(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a result did: highest offset done per slot, emissions that failed, records due as dead letters."""
+    """What a result did: how many records failed, and which are due as dead letters."""
 
-    highest: dict[int, int]
-    failed: list[Emission]
+    failed: int
     exhausted: list[ExhaustedRecord]
 
 
@@ -101,8 +95,8 @@ class TaskLedger:
 
     def apply(self, result: Result, now_s: float, jitter: float, age_s: float = 0.0) -> Effect:
         """Apply one result record, as far as it is about slots of this task; ``age_s`` is its age."""
-        highest = self._apply_acked(result, now_s)
-        failed: list[Emission] = []
+        self._apply_acked(result, now_s)
+        failed = 0
         for failure in result.failed:
             origin = origin_of(failure.root)
             ledger = self.slots.get(origin.slot)
@@ -124,12 +118,13 @@ class TaskLedger:
                 continue
             self.counters["failed" if is_failed else "timed_out"] += len(outcomes)
             self.breaker.failed(now_s, failure.task, failure.reason or "timed out")
+            failed += len(outcomes)
             for offset, outcome in outcomes:
-                failed.append(emission := Emission(origin.slot, origin.generation, offset))
                 if outcome is not FailureOutcome.RETRY:
+                    emission = Emission(origin.slot, origin.generation, offset)
                     cause = Cause.REJECTED if outcome is FailureOutcome.REJECTED else failure.cause
                     self.held.add(HeldFailure(emission, failure._replace(cause=cause)), now_s)
-        return Effect(highest, failed, self.take_exhausted(now_s))
+        return Effect(failed, self.take_exhausted(now_s))
 
     def take_exhausted(self, now_s: float) -> list[ExhaustedRecord]:
         """Return the records to give up; where the breaker is open they are due again instead.
@@ -165,15 +160,13 @@ class TaskLedger:
             self.message_timeout_s or inf
         )
 
-    def _apply_acked(self, result: Result, now_s: float) -> dict[int, int]:
+    def _apply_acked(self, result: Result, now_s: float) -> None:
         slots, generations, offsets = origins_of(result.acked)
-        highest: dict[int, int] = {}
         for slot in np.flatnonzero(np.bincount(slots)).tolist():
             ledger = self.slots.get(slot)
             if ledger is None:
                 continue
-            mine = slots == slot
-            known = mine & is_run_between(generations >> 4, ledger.floor, self.run)
+            known = (slots == slot) & is_run_between(generations >> 4, ledger.floor, self.run)
             finished = ledger.acked(generations[known], offsets[known], now_s)
             if finished:
                 self._last_acked_s = now_s
@@ -181,20 +174,13 @@ class TaskLedger:
                 self.breaker.acked(min(finished, int(known.sum())), now_s)
             if is_probe_acked(self.breaker, slot, generations[known], offsets[known]):
                 self.breaker.close(now_s)
-            highest[slot] = ledger.last_of(int(offsets[mine].max()))
-            if known.any():  # beyond what this driver knows of, another one has emitted it
-                highest[slot] = max(highest[slot], int(offsets[known].max()))
-        return highest
 
-    def apply_absent(self, absent: Absent) -> Effect:
+    def apply_absent(self, absent: Absent) -> None:
         """Apply the proof that offsets hold no record: they are done."""
-        highest: dict[int, int] = {}
         ledger = self.slots.get(absent.slot)
         if ledger is not None and is_run_between(absent.run, ledger.floor, self.run):
             for first, following in absent.spans:
                 self.counters["absent"] += ledger.finish(first, following, absent.run)
-                highest[absent.slot] = max(highest.get(absent.slot, 0), following - 1)
-        return Effect(highest, [], [])
 
     def drop(self, slot: int) -> None:
         """Remove a slot whose topic is gone."""
@@ -280,27 +266,6 @@ class TaskLedger:
         self.counters["replayed"] += sum(range_.end - range_.start for range_ in ranges)
         return ranges
 
-    def attempts(self, max_spans: int) -> list[Attempts]:
-        """Return what a restart could not learn from generations; at most ``max_spans`` spans of offsets."""
-        attempts: list[Attempts] = []
-        for slot, ledger in self.slots.items():
-            attempts += group_attempts(slot, ledger.retries.uncounted(), max_spans)
-            max_spans -= sum(len(each.spans) for each in attempts if each.slot == slot)
-        return attempts
-
-    def progress(self) -> list[Liveness]:
-        """Return how far each command is emitted."""
-        commands = [ledger.command for ledger in self.slots.values() if ledger.command is not None]
-        return [Liveness(each.task, each.position, each.next_offset) for each in commands]
-
-    def blocks(self) -> list[EmittedBlocks]:
-        """Return which records in flight share a root, which a restart could not learn."""
-        return [
-            EmittedBlocks(slot, each.start, each.end, each.size, each.run)
-            for slot, ledger in self.slots.items()
-            for each in ledger.blocks.ranges
-        ]
-
     def replay_due(self, now_s: float, limit: int, of: Iterable[int] | None = None) -> list[Replays]:
         """Emit again at most ``limit`` records that are due, ``of`` some slots; a breaker ends back-offs."""
         if not self.breaker.is_open and self.breaker.openings > self._openings_over:
@@ -313,14 +278,6 @@ class TaskLedger:
             replays += group_replays(source.topic, source.partition, slot, due)
         self.counters["replayed"] += sum(len(group.offsets) for group in replays)
         return replays
-
-    def pop_answered(self) -> list[Emission]:
-        """Return the failed emissions that were replayed since the last call."""
-        return [
-            Emission(slot, generation, offset)
-            for slot, ledger in self.slots.items()
-            for offset, generation in ledger.retries.pop_answered()
-        ]
 
     @property
     def is_run_used_up(self) -> bool:
@@ -343,8 +300,3 @@ class TaskLedger:
         pending = {"pending": self.pending, "pending_s": round(pending_s, 3)}
         pending["pending_limit"] = sum(slot.limit.allowed for slot in self.slots.values())
         return {**counted, **pending, "task": self.task, "run": self.run, **state}
-
-    def is_open(self, emission: Emission) -> bool:
-        """Return whether the record of an emission is not done."""
-        ledger = self.slots.get(emission.slot)
-        return ledger is not None and ledger.is_open(emission.generation, emission.offset)

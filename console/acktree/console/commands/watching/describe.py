@@ -128,7 +128,8 @@ def _partitions(partitions: tuple[PartitionStatus, ...]) -> str:
             if partition.held_by is None
             else f"{partition.held_by.offset} ({state_text(partition.held_by)})"
         )
-        counts = (partition.done_above, count(partition.pending), partition.log_end, partition.lag)
+        above = (count(partition.done_above), count(partition.pending))
+        counts = (*above, partition.log_end, partition.lag)
         frontier = "" if partition.frontier is None else partition.frontier
         topic = partition.topic or f"(spout {partition.spout})"
         rows.append((topic, partition.partition, frontier, *counts, held, duration(partition.held_s)))

@@ -30,7 +30,7 @@ def bar(partition: PartitionStatus, is_stuck: bool) -> list[BarPart]:
     pending, left = partition.pending, max(0, partition.log_end - emitted)
     rest = f"{left:,} not emitted" if pending is not None else f"{left:,} not done or not emitted"
     counts = [
-        ("above", partition.done_above, f"{partition.done_above:,} done above the frontier"),
+        ("above", partition.done_above or 0, f"{partition.done_above or 0:,} done above the frontier"),
         ("stuck" if is_stuck else "pending", pending or 0, f"{pending or 0:,} pending"),
         ("left", left, rest),
     ]

@@ -1,11 +1,13 @@
 """The trace of one source record: what it is, what was found of it, and its state.
 
-Invariant: the state comes from the spout's commit and the dead letters, emissions from the control topics.
+Invariant: the state comes from what the spout has committed and the dead letters, emissions from the control
+topics.
 """
 
 from dataclasses import dataclass, replace
 
-from acktree.console.view.cluster import Cluster, OffsetRange
+from acktree.console.view.cluster import Cluster, CommittedOffset, OffsetRange
+from acktree.console.view.records.committed_state import is_done_in, is_set_by_hand
 from acktree.console.view.records.payloads import RecordPayload, missing, read_payload
 from acktree.console.view.records.search import (
     Search,
@@ -22,7 +24,6 @@ from acktree.console.view.records.tree_reader import headers_of
 from acktree.core import world
 from acktree.core.errors import NotAuthorized
 from acktree.core.topology.registry import Published, Slot
-from acktree.spark.ledger.partitions.done_set import decode_metadata
 from acktree.wire.dead_letter import CORRECTS
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import origin_of
@@ -133,11 +134,7 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
     log = _source_log(search)
     commit = cluster.committed(topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
     emissions = _emissions(search)
-    done = False
-    if commit is not None:
-        ours = decode_metadata(commit.metadata, commit.next_offset)
-        done = offset < commit.next_offset or (ours is not None and offset in ours.done)
-    done = done or any(emission.state == "acked" for emission in emissions)
+    done = any(emission.state == "acked" for emission in emissions) or _is_done(search, commit)
     state, notes = state_of(slot, offset, log, done, emissions, dead_letters), list(search.notes)
     if search.target.block > 1:
         notes.append(
@@ -169,6 +166,16 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         payload=_source_payload(search, log) if search.payloads else None,
         corrects=_corrected_record(search, log),
     )
+
+
+def _is_done(search: Search, commit: CommittedOffset | None) -> bool | None:
+    """Return whether the spout has committed the record as done, None if that is not known."""
+    slot, offset = search.target.slot, search.target.offset
+    if not slot.topic:
+        return False
+    if commit is not None and (offset < commit.next_offset or is_set_by_hand(commit)):
+        return offset < commit.next_offset
+    return is_done_in(search, search.cluster.topology.state_topic(slot.spout), slot, offset)
 
 
 def _corrected_record(search: Search, log: OffsetRange | None) -> str:
@@ -224,17 +231,17 @@ def state_of(
     slot: Slot,
     offset: int,
     log: OffsetRange | None,
-    done: bool,
+    done: bool | None,
     emissions: tuple[TracedEmission, ...],
     dead_letters: list[DeadLetterSummary],
 ) -> str:
-    """Return the state of a record; ``done`` is what the spout's group has committed."""
+    """Return the state of a record; ``done`` is what the spout has committed, None if that is not known."""
     if done:
         acked_ms = [each.verdict.at.time_ms for each in emissions if each.state == "acked" and each.verdict]
         given_up_ms = [each.time_ms for each in dead_letters]
         is_last = bool(given_up_ms) and max(given_up_ms) > max(acked_ms, default=-1)
         return "dead-lettered" if is_last else "done"
-    if log is None:
+    if log is None or (done is None and offset < log.end):
         return "not known"
     if emissions or (slot.topic == "" and offset >= 0):
         return "pending"

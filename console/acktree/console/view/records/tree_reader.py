@@ -81,9 +81,12 @@ class TreeReader:
         """Return whether the deadline is over."""
         return world.monotonic_s() > self.deadline_s
 
-    def scan(self, spans: Mapping[Place, OffsetRange]) -> Iterator[list[Record]]:
-        """Yield batches of records, counted; note where the deadline may have left some unread."""
-        for batch in self.cluster.scan(spans, self.deadline_s):
+    def scan(self, spans: Mapping[Place, OffsetRange], whole: bool = False) -> Iterator[list[Record]]:
+        """Yield batches of records, counted; note where the deadline may have left some unread.
+
+        With ``whole`` an open transaction is waited for. Raises BrokerUnreachable: see ``Cluster.scan``.
+        """
+        for batch in self.cluster.scan(spans, self.deadline_s, whole):
             self.records += len(batch)
             self.bytes += sum(map(len, batch))
             yield batch

@@ -8,13 +8,11 @@ always obeyed. Each is logged.
 import logging
 from collections.abc import Mapping
 
-from acktree.spark.driver.group_offsets import CommittedOffset
+from acktree.spark.driver.spouts.group_offsets import CommittedOffset
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.ledger.slots import find_task
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.shared.log_bounds import DataLoss
 from acktree.spark.shared.options import SourceOptions
-from acktree.spark.shared.source_topics import SpoutTopics
 
 log = logging.getLogger("acktree.spark")
 
@@ -27,36 +25,7 @@ class OffsetResets:
     ) -> None:
         self._options, self._commits, self._tasks = options, commits, tasks
 
-    def at_start(
-        self,
-        topics: SpoutTopics,
-        committed: Mapping[int, CommittedOffset],
-        floors: Mapping[int, int],
-        done: Mapping[int, int],
-    ) -> dict[int, CommittedOffset]:
-        """Return by slot the committed offsets that are obeyed; before the first start all are.
-
-        ``floors`` has the slots that were read before, ``done`` those of which it is known below which offset
-        all is done: there a partition begins whose offset is not obeyed, a new one at its beginning.
-
-        Raises:
-            DataLoss: what an offset skips is not known, and failOnDataLoss is true.
-        """
-        foreign = {slot for slot, entry in committed.items() if entry.ours is None}
-        if not foreign or not (floors or done or foreign < committed.keys()):
-            return dict(committed)
-        sources = [source for source in topics.partitions if source.slot in foreign]
-        starts = topics.log_starts(sources)
-        kept = dict(committed)
-        for source in sources:
-            slot, offset = source.slot, committed[source.slot].next_offset
-            if slot not in done and slot in floors and offset > starts[slot]:
-                self._check_skip(source, offset)
-            elif not self.is_obeyed(source, offset, done.get(slot, starts[slot])):
-                del kept[slot]
-        return kept
-
-    def apply(self, sources: tuple[SourceSlot, ...]) -> None:
+    def look(self, sources: tuple[SourceSlot, ...]) -> None:
         """Apply what was committed since our last commit.
 
         Raises:
@@ -64,18 +33,21 @@ class OffsetResets:
             ZombieDriver: by a newer driver.
         """
         moved = self._commits.moved(sources)
-        if any(entry.ours is None for entry in moved.values()):
-            self._commits.commit_claims()
-        for slot, entry in moved.items():
+        if any(entry.seal is None for entry in moved.values()):
+            self._commits.probe()
+        self.apply(moved)
+
+    def apply(self, committed: Mapping[int, CommittedOffset]) -> None:
+        """Apply the offsets, by slot, that are not ours."""
+        for slot, entry in committed.items():
             task = find_task(self._tasks, slot)
-            if entry.ours is not None or task is None:
+            if entry.seal is not None or task is None:
                 continue
             ledger = task.slots[slot]
             if not self.is_obeyed(task.sources[slot], entry.next_offset, ledger.frontier):
                 continue
             if entry.next_offset < ledger.frontier:
-                self._commits.begin_run(task.task, slot)
-                self._commits.commit_claims()
+                self._commits.begin_run()
             ledger.rewind(entry.next_offset, self._commits.run)
             task.counters["rewinds"] += 1
 
@@ -88,17 +60,3 @@ class OffsetResets:
         place = self._options.group, source.topic, source.partition, frontier, offset
         log.warning(text, *place, extra={"action": "offset_reset"})
         return is_obeyed
-
-    def _check_skip(self, source: SourceSlot, offset: int) -> None:
-        """Obey an offset of which nobody knows what it skips only if the options allow that."""
-        text = (
-            f"somebody has set the offset of {source.topic}/{source.partition} in group "
-            f"{self._options.group} to {offset}, with kafka-consumer-groups or a consumer of that group; "
-            "which records below it are done is not known"
-        )
-        if self._options.fail_on_data_loss and not self._options.allow_skip:
-            raise DataLoss(
-                f"{text}. To begin there, start with allowSkip=true; to read all again, set it to the "
-                "earliest offset"
-            )
-        log.warning("%s", text, extra={"action": "offset_reset"})

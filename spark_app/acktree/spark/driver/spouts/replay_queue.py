@@ -1,28 +1,23 @@
 """Replay commands that a driver has read and applies one after another, one live command per slot.
 
-Invariant: a command holds the result position until it is applied, and it is applied once: its claim lists it
-from then on. It waits while a slot's bitmap would no longer fit into the metadata.
+Invariant: a command holds the result position until it is applied, and it is applied once: the commit that
+holds what it does lists it, too.
 """
 
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, TopicPartition
-
-from acktree.spark.driver.spouts.one_record import read_record
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
-from acktree.spark.ledger.partitions.done_set import fits
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.wire.codec import decode_replay_command
 from acktree.wire.control_records import ReplayCommand
 from acktree.wire.ids import next_run
 
 log = logging.getLogger("acktree.spark")
 
 MAX_KNOWN_COMMANDS = 100
-"""The largest number in a claim: applied, and at or above the committed result position."""
+"""The largest number in a state: applied, and at or above the committed result position."""
 
 
 class QueuedReplay(NamedTuple):
@@ -40,27 +35,11 @@ class ReplayQueue:
         self._commits = commits
         self._waiting: list[QueuedReplay] = []
 
-    def live(self, consumer: Consumer, bootstrap: str) -> dict[int, LiveReplay]:
-        """Return by slot the command that was applied and still matters, one at most.
-
-        The consumer is left without an assignment. Raises BrokerUnreachable.
-        """
-        found: dict[int, LiveReplay] = {}
-        for task, claim in self._commits.claims.items():
-            for position, (run, end) in claim.replays.items():
-                place = TopicPartition(self._commits.result_topic(task), 0, position)
-                message = read_record(consumer, place, bootstrap) if run else None
-                if message is not None:
-                    command = decode_replay_command(message.value() or b"")
-                    assert command.slot not in found, "one command a slot at a time"
-                    found[command.slot] = LiveReplay.of(task, position, run, command.spans, end)
-        consumer.unassign()
-        return found
-
     def add(self, order: QueuedReplay) -> None:
         """Queue a command that was read; one that was applied before is ignored."""
-        if order.position not in self._commits.claims[order.task].replays:
-            self._commits.cuts[order.task].hold(order.position)
+        position = self._commits.positions[order.task]
+        if order.position not in position.applied | position.waiting:
+            position.waiting.add(order.position)
             self._waiting.append(order)
 
     def apply(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
@@ -70,35 +49,34 @@ class ReplayQueue:
         """
         if not self._waiting:
             return 0
-        self._commits.end_commands()
-        run = next_run(self._commits.run)
-        applied: dict[QueuedReplay, int] = {}
+        run, left = next_run(self._commits.run), list[QueuedReplay]()
         for order in self._waiting:
-            ledger = ledger_of(order.command.slot)
-            if len(self._commits.claims[order.task].replays) + len(applied) >= MAX_KNOWN_COMMANDS:
+            position = self._commits.positions[order.task]
+            if len(position.applied) >= MAX_KNOWN_COMMANDS or not self._applies(order, run, ledger_of):
+                left.append(order)
                 continue
-            if ledger is None:
-                log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
-                applied[order] = 0
-                continue
-            end = ledger.next_offset
-            place = (order.task, order.position, run)
-            live = LiveReplay.of(*place, order.command.spans, end)
-            if not live.offsets:
-                applied[order] = 0
-            elif ledger.can_apply and fits(*live.reopen(ledger.frontier, ledger.committed_done)):
-                ledger.apply(live)
-                applied[order] = end
+            position.applied.add(order.position)
+            position.waiting.discard(order.position)
+        applied = len(self._waiting) - len(left)
         if applied:
-            self._make_durable(applied, run)
-        return len(applied)
+            self._commits.use_run(run)
+            self._waiting = left
+            self._commits.commit()
+        return applied
 
-    def _make_durable(self, applied: dict[QueuedReplay, int], run: int) -> None:
-        """Commit the reopened offsets, then the commands: after a crash in between they are applied again."""
-        self._commits.commit_states()
-        self._commits.use_run(run)
-        for order, end in applied.items():
-            self._commits.claims[order.task].replays[order.position] = (run, end) if end else (0, 0)
-            self._commits.cuts[order.task].release(order.position)
-        self._commits.commit_claims()
-        self._waiting = [order for order in self._waiting if order not in applied]
+    def _applies(
+        self, order: QueuedReplay, run: int, ledger_of: Callable[[int], PartitionLedger | None]
+    ) -> bool:
+        """Apply a command under a run; return False where it has to wait for the one before it."""
+        ledger = ledger_of(order.command.slot)
+        if ledger is None:
+            log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
+            return True
+        ledger.end_command()
+        live = LiveReplay.of(order.task, order.position, run, order.command.spans, ledger.next_offset)
+        if not live.offsets:
+            return True
+        if ledger.can_apply:
+            ledger.apply(live)
+            return True
+        return False

@@ -1,42 +1,82 @@
-"""What a spout's driver keeps in its group: frontiers and bitmaps, result positions, runs, floors, epoch.
+"""What a spout's driver keeps: the state of its slots, positions on its result topics, run, term, batch.
 
-Invariant: a result position follows only what the same commit or a written batch holds, and a run is durable
-before its first use. Nothing is committed by a driver that could know of a newer one. Nothing is sent when
-nothing has changed, except that offsets are committed again from time to time, or Kafka would expire them.
+Invariant: the state topic is the truth, and each commit is one transaction there: what results and commands
+did, and the positions behind them. The group's offsets are a view of it, written after it. Spark's batch is
+planned on a committed state that does not hold it: it is in flight only if the checkpoint has it.
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import Consumer, TopicPartition
-from pyroaring import BitMap64
+from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import Published
-from acktree.producers.spouts.claim import Claim, claim_run, next_epoch, read_claims
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
-from acktree.spark.driver.group_offsets import CommittedOffset, GroupOffsets, State, ZombieDriver
-from acktree.spark.driver.spouts.takeover import if_newest, is_too_old, raised
+from acktree.spark.driver.spouts.group_offsets import CommittedOffset, GroupOffsets
+from acktree.spark.driver.spouts.state_topic import SpoutStates, StateTopic
 from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
-from acktree.spark.ledger.partitions.done_set import encode_metadata
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import Emission, ResultCut
+from acktree.spark.ledger.slot_states import raised, renew_if_too_old, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.shared.options import SourceOptions
-from acktree.wire.ids import MAX_RUN, next_run, run_at_least
+from acktree.wire.errors import AcktreeError
+from acktree.wire.ids import MAX_RUN, next_run
+from acktree.wire.state_records import (
+    SPOUT_KEY,
+    SlotKey,
+    SlotState,
+    SpoutState,
+    TaskPosition,
+    encode_slot_state,
+    encode_spout_state,
+)
 
 log = logging.getLogger("acktree.spark")
 
+Records = dict[bytes, bytes]
+"""Records of the state topic by key."""
+
+
+class BatchNotLogged(AcktreeError):
+    """Spark asks for a batch behind another one than that which it was given last."""
+
+
+@dataclass(slots=True)
+class ResultPosition:
+    """How far a task's results are applied; a command among them may still wait."""
+
+    read: int = 0
+    waiting: set[int] = field(default_factory=set)
+    applied: set[int] = field(default_factory=set)
+
+    @property
+    def next_offset(self) -> int:
+        """Return from where a restart reads on; what it reads again changes nothing."""
+        return min(self.read, *self.waiting) if self.waiting else self.read
+
+    def state(self, task: int) -> TaskPosition:
+        """Return what a commit says, and forget the commands that it has passed."""
+        self.applied = {each for each in self.applied if each >= self.next_offset}
+        return TaskPosition(task, self.next_offset, sorted(self.applied))
+
+
+def key_of(source: SourceSlot) -> SlotKey:
+    """Return the key of a slot's state."""
+    return SlotKey(source.topic, source.partition, source.topic_id)
+
 
 class SpoutCommits:
-    """All claims and cuts of one spout, by task; one run and one epoch for all of them."""
+    """The state of one spout, and its commits; one run and one term for all tasks."""
 
     def __init__(
         self,
         consumer: Consumer,
+        admin: AdminClient,
         published: Published,
         options: SourceOptions,
         monotonic: Callable[[], float],
@@ -44,183 +84,195 @@ class SpoutCommits:
         self._consumer, self._published, self._bootstrap = consumer, published, options.bootstrap
         self._group = published.group_of(options.spout)
         self._offsets = GroupOffsets(consumer, self._group, options.bootstrap)
-        self.claims: dict[int, Claim] = {}
-        self.cuts: dict[int, ResultCut] = {}
+        topic = published.state_topic(options.spout)
+        self._topic = StateTopic(admin, options.bootstrap, options.kafka, self._group, topic)
+        self._read = SpoutStates()
+        """What was read at the start of slots that are not read."""
+        self._stored: dict[bytes, bytes] = {}
+        """What this driver has committed, by key."""
+        self._encoded: dict[SourceSlot, tuple[PartitionLedger, object, bytes]] = {}
+        self.run = self.term = 0
+        self.batch = self.planned = 0
+        """Numbers of the last batch known to be in the checkpoint, and of the one planned on the state."""
+        self._number = 0
+        self._given: int | None = None
+        """The batch that Spark was given and that it has not named since."""
+        self.is_first = False
+        """Whether no driver before this one has done anything."""
+        self.positions: dict[int, ResultPosition] = {}
         self._tasks: Mapping[int, TaskLedger] = {}
-        self._texts: dict[int, tuple[object, State, int, BitMap64]] = {}
-        self._committed: object = None
         self._monotonic, self._renew_at_s = monotonic, 0.0
-        self.planned: PlannedBatch | None = None
-        self.number = 0
-        """The number of the batch planned last."""
-        self._begins = False
+        self._viewed: object = None
+        self._driver = f"{world.current().host_name()}/{world.process_id()}"
 
     def result_topic(self, task: int) -> str:
         return self._published.result_topic(task)
 
-    def claim(self, tasks: Iterable[int]) -> None:
-        """Claim tasks, those that were taken away among them: their results are read until drained.
+    def begin(self, tasks: Iterable[int]) -> None:
+        """Fence the driver before, and read its state; ``tasks`` have those that were taken away among them.
 
-        Raises:
-            DamagedClaim, LostClaim, GroupInUse, BrokerUnreachable: see ``claim_run``.
+        Their results are read until drained. Raises what ``StateTopic.take_over`` raises.
         """
-        for task in sorted(tasks):
-            claim = claim_run(self._consumer, self.result_topic(task), self._group, self._bootstrap)
-            self.claims[task] = claim
-            self.cuts[task] = ResultCut(claim.next_offset)
+        self._read = self._topic.take_over()
+        for task, next_offset, applied in self._read.spout.tasks if self._read.spout else ():
+            self.positions[task] = ResultPosition(next_offset, applied=set(applied))
+        self._stored = dict.fromkeys((key.encode() for key in self._read.slots), b"")
+        self.join(tasks)
 
     def join(self, tasks: Iterable[int]) -> None:
-        """Claim tasks that were added, under the run of the others and the highest epoch of all."""
-        run = self.run
-        self.claim(tasks)
-        epoch = max(claim.epoch for claim in self.claims.values())
-        for claim in self.claims.values():
-            claim.run, claim.epoch = run, epoch
-        self.number = max(self.number, epoch << NUMBER_BITS)
+        """Add tasks, each with the position that is known of it."""
+        for task in sorted(tasks):
+            self.positions.setdefault(task, ResultPosition())
+
+    def probe(self) -> None:
+        """Commit the result positions to the group, for its tools, and to see that it has no members.
+
+        Raises:
+            GroupInUse: it has some. BrokerUnreachable, BrokerRefused: see there.
+        """
+        self._offsets.commit({}, self.term, self._positions())
+
+    def _positions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(self.result_topic(task), 0, position.next_offset)
+            for task, position in self.positions.items()
+        ]
 
     def take_over(
         self, sources: Sequence[SourceSlot], logged: PlannedBatch | None
     ) -> dict[int, CommittedOffset]:
-        """Return what is committed by slot; run and epoch of all claims are then above all earlier ones.
+        """Return what the group holds by slot; run and term are then above all earlier ones.
 
-        Claims with floors are those of a driver that has opened: their run is above all before it. Those
-        without say nothing, be they new or left by a driver that died at once: which runs the spout used
-        before, if any, is not known then.
+        Where there is no state, it is new or lost; one that is older than the group or the checkpoint was
+        restored from a backup. Which runs the spout used before, if any, is not known then.
         """
-        committed = self._offsets.fetch(sources, None)
-        run = 0
-        for claim in self.claims.values():
-            run = claim.run if not run or run_at_least(claim.run, run) else run
-        logged_runs = [range_.run for range_ in logged.ranges] if logged else []
-        epochs = [entry.ours.epoch for entry in committed.values() if entry.ours]
-        highest = max(*epochs, logged.epoch if logged else 0, 0)
-        if not self.floors and (highest or logged_runs or self._have_results()):
-            run = next_run(max(logged_runs)) if logged_runs else 1 + int(world.random_fraction() * MAX_RUN)
-        self._outrank(highest)
-        self.use_run(run)
-        self.number = next(iter(self.claims.values())).epoch << NUMBER_BITS
-        return committed
+        group = self._offsets.fetch(sources, None)
+        terms = [entry.seal.term for entry in group.values() if entry.seal]
+        state = self._read.spout
+        others = max(*terms, logged.term if logged else 0, 0)
+        self.term = 1 + max(others, state.term if state else 0)
+        self._number = self.term << NUMBER_BITS
+        if state is not None:
+            self.batch, self.planned = state.batch, state.planned
+        if state is not None and state.term >= others:
+            self.use_run(next_run(state.run))
+        elif state or terms or logged or self._have_results():
+            self.use_run(1 + int(world.random_fraction() * MAX_RUN))
+            for key, slot in self._read.slots.items():
+                self._read.slots[key] = SlotState(slot.frontier, slot.frontier, self.run, slot.done)
+        else:
+            self.is_first = True
+            self.use_run(1)
+        return group
 
-    def continued(self, logged: PlannedBatch | None) -> PlannedBatch | None:
-        """Return what a checkpoint has logged last, None if a driver has gone on since without it."""
-        newest = if_newest(logged, *max(claim.logged for claim in self.claims.values()))
-        self._begins = logged is None
-        if logged is not None:
-            self._see(logged.number if newest is not None else self.number)
-        if logged is not newest:
-            text = "the checkpoint is not the newest one of group %s: what is not done is emitted again"
-            log.warning(text, self._group, extra={"action": "older_checkpoint"})
-        return newest
+    def take_state(self, source: SourceSlot) -> SlotState | None:
+        """Return, once, what the state that was read at the start says of a slot; None for nothing."""
+        return self._read.slots.pop(key_of(source), None)
 
-    def _see(self, number: int) -> None:
-        """Let all later commits say which batch is logged: a checkpoint without it is an older one."""
-        for claim in self.claims.values():
-            claim.logged = max(claim.logged, (number, self.number >> NUMBER_BITS))
+    def is_of_former(self, topic: str, topic_id: str) -> bool:
+        """Return whether the state is of a topic of this name with another id, and not of this one."""
+        ids = {key.topic_id for key in self._read.slots if key.topic == topic}
+        return bool(ids) and topic_id not in ids
 
-    def plan(self, batch: PlannedBatch) -> PlannedBatch:
-        """Number a batch that is given to Spark."""
-        self.number += 1
-        self.planned = replace(batch, number=self.number)
-        return self.planned
+    def is_newest(self, logged: PlannedBatch | None) -> bool:
+        """Return whether a checkpoint ends with the last batch that the state knows to be there, or the next.
+
+        An older checkpoint, or one of another query, says nothing: all that the state has emitted is in
+        flight, and what was planned on it since is emitted again.
+        """
+        if logged is None or logged.number in (self.batch, self.planned or self.batch):
+            return logged is not None
+        text = "the checkpoint is not the newest one of group %s: the last batch is emitted again"
+        log.warning(text, self._group, extra={"action": "older_checkpoint"})
+        return False
 
     def _have_results(self) -> bool:
-        """Return whether anything was ever emitted for this spout, even if its offsets have expired."""
+        """Return whether anything was ever emitted for this spout, even if its state is lost."""
         return any(end > 0 for _, end in self._result_bounds().values())
 
     def results_are_removed(self) -> bool:
         """Return whether retention has removed results that no driver has read for good."""
         bounds = self._result_bounds()
-        return any(begin > self.claims[task].next_offset for task, (begin, _) in bounds.items())
+        return any(begin > self.positions[task].read for task, (begin, _) in bounds.items())
 
     def _result_bounds(self) -> dict[int, tuple[int, int]]:
         """Return by task where its result topic begins and ends."""
-        places = {task: TopicPartition(self.result_topic(task), 0) for task in self.claims}
+        places = {task: TopicPartition(self.result_topic(task), 0) for task in self.positions}
         with clear_errors(self._bootstrap):
             return {
                 task: self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
                 for task, place in places.items()
             }
 
-    def _outrank(self, highest: int) -> None:
-        """Give all claims one epoch, above every commit of ours: who starts last is the driver."""
-        epoch = max(claim.epoch for claim in self.claims.values())
-        if epoch <= highest:
-            epoch = next_epoch(highest)
-        for claim in self.claims.values():
-            claim.epoch = epoch
-
     def serve(self, tasks: Mapping[int, TaskLedger]) -> None:
         """Set the tasks whose state is committed from here on."""
         self._tasks = tasks
 
-    @property
-    def run(self) -> int:
-        return next(iter(self.claims.values())).run
-
-    @property
-    def floors(self) -> dict[int, int]:
-        """Return the lowest run that counts, by slot; of a slot that has moved between tasks the newest."""
-        found: dict[int, int] = {}
-        for claim in self.claims.values():
-            for slot, floor in claim.floors.items():
-                if slot not in found or run_at_least(floor, found[slot]):
-                    found[slot] = floor
-        return found
-
-    @property
-    def frontiers(self) -> dict[int, int]:
-        """Return by slot below which offset all is done, as the claims say."""
-        return {slot: at for claim in self.claims.values() for slot, at in claim.frontiers.items()}
-
-    def remove_floors(self, gone: Container[int]) -> None:
-        """Remove floors of slots that are gone, and those that another task holds now."""
-        owners = {slot: number for number, task in self._tasks.items() for slot in task.slots}
-        for number, claim in self.claims.items():
-            claim.floors = {
-                slot: floor
-                for slot, floor in claim.floors.items()
-                if slot not in gone and owners.get(slot, number) == number
-            }
-
     def use_run(self, run: int) -> None:
         """Give all tasks one run, so that a slot may move between them; durable with the next commit."""
-        for number, task in self._tasks.items():
+        self.run = run
+        for task in self._tasks.values():
             task.run = run
-            for slot, ledger in task.slots.items():
-                if is_too_old(ledger.floor, run):
-                    ledger.renew(run)
-                self.claims[number].floors[slot] = ledger.floor
-        for claim in self.claims.values():
-            claim.run = run
-            claim.floors = {slot: raised(floor, run) for slot, floor in claim.floors.items()}
+            for ledger in task.slots.values():
+                renew_if_too_old(ledger, run)
+        for key, state in self._read.slots.items():
+            self._read.slots[key] = state._replace(floor=raised(state.floor, run))
 
-    def begin_run(self, task: int, slot: int) -> None:
-        """Begin a run, durable with the next commit; earlier emissions of the slot count no more."""
+    def begin_run(self) -> None:
+        """Begin a run, durable with the next commit.
+
+        A batch that an earlier driver has planned, and that this one does not know, is no longer in flight.
+        """
+        if self._given is None:
+            self.planned = 0
         self.use_run(next_run(self.run))
-        self.claims[task].floors[slot] = self.run
 
     def renew_run(self) -> None:
-        """Begin a run, durably, where one more replay may have the root id of an earlier emission."""
+        """Begin a run where one more replay may have the root id of an earlier emission."""
         if any(task.is_run_used_up for task in self._tasks.values()):
-            self.use_run(next_run(self.run))
-            self.commit_claims()
+            self.begin_run()
 
     def written(self, batch: PlannedBatch) -> None:
-        """Record that Spark has logged a batch: the failures it replays no longer hold the result position.
+        """Record that Spark has logged a batch and finished it; its first one may be a position alone.
 
-        Only for the batch planned last: Spark names a batch until it has logged the next one. A driver that
-        began without a checkpoint makes durable that all others are older: not before, because Spark asks for
-        an initial offset even if it has logged a first batch.
+        Raises:
+            BatchNotLogged: it is not the one that was given to Spark last.
         """
-        self._see(self.number if self._begins else batch.number)
-        if self._begins:
-            self._begins = False
-            self.commit_claims()
-        if batch == self.planned:
-            self.planned = None
-            replayed = [emission for task in self._tasks.values() for emission in task.pop_answered()]
-            for cut in self.cuts.values():
-                cut.written(replayed)
+        if self._given is None:
+            return
+        if batch.number != self._given:
+            raise BatchNotLogged(
+                f"Spark was given batch {self._given} of group {self._group}, and goes on behind batch "
+                f"{batch.number}: it has not logged what it was given. Start the query again"
+            )
+        self._given = None
+        self.is_logged(batch)
+
+    def drop_unlogged(self) -> None:
+        """Do not believe any more what was planned on the state and what Spark has not named by now.
+
+        From here on results of it are passed. Not before: Spark asks a driver for an initial offset, and
+        takes another one, where the first batch was logged before a crash.
+        """
+        if self._given is None:
+            self.planned = 0
+
+    def is_logged(self, batch: PlannedBatch) -> None:
+        """Record that a batch which was planned on the state is in the checkpoint: the state holds it now."""
+        self.batch, self.planned = batch.number, 0
+
+    def prepare(self) -> Records:
+        """Return the state on which the next batch is planned; ``give`` commits it."""
+        return self._records(self._number + 1)
+
+    def give(self, batch: PlannedBatch, state: Records) -> PlannedBatch:
+        """Commit the state on which a batch is planned, and return the batch with its number.
+
+        No other commit follows before Spark has named the batch. Raises what ``StateTopic.commit`` raises.
+        """
+        self._store(state)
+        self._number = self.planned = self._given = self._number + 1
+        return replace(batch, number=self._number)
 
     def moved(self, sources: Sequence[SourceSlot]) -> dict[int, CommittedOffset]:
         """Return by slot what somebody else has committed since our last commit.
@@ -228,10 +280,9 @@ class SpoutCommits:
         Raises:
             ZombieDriver: it is a newer driver's.
         """
-        epoch = next(iter(self.claims.values())).epoch
-        moved = self._offsets.fetch(sources, {source.slot: epoch for source in sources})
+        moved = self._offsets.fetch(sources, self.term)
         if moved or self._offsets.has_lost:
-            self._committed = None  # whatever it is, it is overwritten with what holds
+            self._viewed = None  # whatever it is, it is overwritten with what holds
         return moved
 
     @property
@@ -239,99 +290,70 @@ class SpoutCommits:
         """Return whether the group no longer holds an offset that was committed, at the last check."""
         return self._offsets.has_lost
 
-    def check_epoch(self) -> None:
-        """Check that the claims are still ours; one that was lost or overwritten is written again.
-
-        Raises:
-            ZombieDriver: a newer driver has claimed a task.
-        """
-        topics = {self.result_topic(task): claim for task, claim in self.claims.items()}
-        for topic, entry in read_claims(self._consumer, topics, self._bootstrap).items():
-            claim = topics[topic]
-            if entry is not None and entry.epoch > claim.epoch:
-                raise ZombieDriver(
-                    f"a newer driver (epoch {entry.epoch}, this one has {claim.epoch}) has claimed group "
-                    f"{self._group}; only one driver may run per spout task, this one stops"
-                )
-            if entry is None or entry.epoch < claim.epoch:
-                self._committed = None
-
-    def commit_claims(self) -> None:
-        """Commit runs, floors and commands; the result positions stay."""
-        self._send({}, [self._position(task, claim.next_offset) for task, claim in self.claims.items()])
-
-    def commit_states(self) -> None:
-        """Commit frontiers and bitmaps alone."""
-        # Life of a record, step 12.
-        self.check_epoch()
-        states, _, _ = self._encode()
-        self._commit(self._offsets.unheld(states), [])
-
     def commit(self) -> None:
-        """Commit all that has changed, or everything if the last commit is RENEW_INTERVAL_S old."""
-        self.end_commands()
-        for number, claim in self.claims.items():
-            slots = self._tasks[number].slots if number in self._tasks else {}
-            claim.frontiers = {slot: ledger.frontier for slot, ledger in slots.items()}
-        states, reach, versions = self._encode()
-        positions = [self._position(task, cut.cut(reach, self._is_open)) for task, cut in self.cuts.items()]
-        state = (versions, [(position.topic, position.offset, position.metadata) for position in positions])
-        if (is_due := self._monotonic() >= self._renew_at_s) or state != self._committed:
-            self._send(states if is_due else self._offsets.unheld(states), positions)
-            self._committed = state
+        """Commit all that has changed, and show it in the group; all of it every RENEW_INTERVAL_S.
+
+        Raises what ``StateTopic.commit`` and ``commit_offsets`` raise.
+        """
+        # Life of a record, step 12.
+        if self._given is not None:
+            return
+        if is_due := self._monotonic() >= self._renew_at_s:
+            self._offsets.forget()
+            self._encoded.clear()  # durations count from the time of their record
             self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
-        for task in self._tasks.values():
-            for slot, ledger in task.slots.items():
-                ledger.discard_blocks(reach[slot])
+        self._store(self._records(self.planned), is_due)
+        frontiers = {
+            task.sources[slot]: ledger.frontier
+            for task in self._tasks.values()
+            for slot, ledger in task.slots.items()
+        }
+        positions = [position.next_offset for position in self.positions.values()]
+        if is_due or (frontiers, positions) != self._viewed:
+            self._offsets.commit(frontiers, self.term, self._positions())
+            self._viewed = (frontiers, positions)
 
-    def _position(self, task: int, next_offset: int) -> TopicPartition:
-        return TopicPartition(self.result_topic(task), 0, next_offset, metadata=self.claims[task].metadata())
+    def _store(self, records: Records, everything: bool = False) -> None:
+        """Commit what has changed of the state, or all of it: else the transactional id would expire."""
+        gone = self._stored.keys() - records.keys()
+        known = {} if everything else self._stored
+        changed: dict[bytes, bytes | None] = {
+            key: value for key, value in records.items() if known.get(key) != value
+        }
+        if changed or gone:
+            self._topic.commit(changed | dict.fromkeys(gone))
+            self._stored = dict(records)
 
-    def _send(self, states: Mapping[int, State], positions: Sequence[TopicPartition]) -> None:
-        self.check_epoch()
-        self._commit(states, positions)
-        for claim, position in zip(self.claims.values(), positions, strict=True):
-            claim.next_offset = position.offset
-
-    def _commit(self, states: Mapping[int, State], positions: Sequence[TopicPartition]) -> None:
-        self._offsets.commit(states, positions)
-        self._committed = None
-        for task in self._tasks.values():
-            for slot in task.slots.keys() & states.keys():
-                task.slots[slot].committed_done = self._texts[slot][3].copy()
-
-    def _is_open(self, emission: Emission) -> bool:
-        return any(task.is_open(emission) for task in self._tasks.values())
-
-    def _encode(self) -> tuple[dict[int, State], dict[int, int], list[object]]:
-        """Return states and reach by slot, and what the states depend on."""
-        states, reach, versions = dict[int, State](), dict[int, int](), list[object]()
-        epoch = next(iter(self.claims.values())).epoch
-        for task in self._tasks.values():
-            for slot, ledger in task.slots.items():
-                version = (slot, epoch, ledger.changes)
-                known = self._texts.get(slot)
-                if known is None or known[0] != version:
-                    known = self._texts[slot] = (version, *_encoded(epoch, task.sources[slot], ledger))
-                states[slot], reach[slot] = known[1:3]
-                versions.append(version)
-        return states, reach, versions
-
-    def end_commands(self) -> None:
-        """End the commands that are done; remove those that the committed position has passed."""
-        live = set[tuple[int, int]]()
+    def _records(self, planned: int) -> Records:
         for task in self._tasks.values():
             for ledger in task.slots.values():
                 ledger.end_command()
-                live.update((command.task, command.position) for command in ledger.on_record)
-        for number, claim in self.claims.items():
-            claim.replays = {
-                position: applied if (number, position) in live else (0, 0)
-                for position, applied in claim.replays.items()
-                if (number, position) in live or position >= claim.next_offset
-            }
+                ledger.discard_blocks()
+        return {**self._slot_records(), SPOUT_KEY: self._spout_record(planned)}
 
+    def _spout_record(self, planned: int) -> bytes:
+        tasks = [position.state(task) for task, position in self.positions.items()]
+        return encode_spout_state(SpoutState(self.term, self._driver, self.run, self.batch, planned, tasks))
 
-def _encoded(epoch: int, source: SourceSlot, ledger: PartitionLedger) -> tuple[State, int, BitMap64]:
-    made = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done, ledger.committed_done)
-    return (source, ledger.frontier, made.text), min(made.reach, ledger.known_end), made.committed
+    def _slot_records(self) -> Records:
+        """Return by key what is known of all slots, of those that are not read any more, too.
+
+        Of a topic that was created anew nothing is kept but of its newest incarnation.
+        """
+        records: Records = {}
+        ids: dict[str, str] = {}
+        encoded: dict[SourceSlot, tuple[PartitionLedger, object, bytes]] = {}
+        for task in self._tasks.values():
+            for slot, ledger in task.slots.items():
+                source = task.sources[slot]
+                ids[source.topic] = source.topic_id
+                made = self._encoded.get(source)
+                if made is None or made[0] is not ledger or made[1] != ledger.version:
+                    made = ledger, ledger.version, encode_slot_state(state_of(ledger, self._monotonic()))
+                encoded[source] = made
+                records[key_of(source).encode()] = made[2]
+        self._encoded = encoded
+        for key, state in self._read.slots.items():
+            if ids.get(key.topic, key.topic_id) == key.topic_id:
+                records[key.encode()] = encode_slot_state(state)
+        return records

@@ -7,7 +7,6 @@ or a written batch holds. It runs inside Spark's calls to ``latestOffset``; ther
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -20,7 +19,6 @@ from acktree.core.topology.flow import Flow
 from acktree.core.topology.registry import Published, Registry
 from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.spark.driver.driver_metrics import serve_driver
-from acktree.spark.driver.group_offsets import ZombieDriver
 from acktree.spark.driver.reporter import FIRST_REPORT_S, Reporter
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spouts.dead_letters import DeadLetterWriter
@@ -31,12 +29,13 @@ from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.driver.spouts.spout_figures import progress, reports
 from acktree.spark.driver.spouts.spout_results import SpoutResults
 from acktree.spark.driver.spouts.spout_sources import SpoutSources
-from acktree.spark.driver.spouts.takeover import Takeover, empty_batch, known_frontiers, with_state
+from acktree.spark.driver.spouts.state_topic import ZombieDriver
 from acktree.spark.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.quotas import quota_of
 from acktree.spark.ledger.replays import failing, has_backlog
+from acktree.spark.ledger.slot_states import emit_logged
 from acktree.spark.ledger.slots import find_ledger
 from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.shared.log_bounds import check_offsets
@@ -59,7 +58,7 @@ class SpoutDriver:
         monotonic: Callable[[], float] = world.monotonic_s,
         jitter: Callable[[], float] = world.random_fraction,
     ) -> None:
-        """Connect and describe the source topics; nothing is claimed yet.
+        """Connect and describe the source topics; no driver before this one is fenced yet.
 
         Raises:
             AcktreeError: broker, topology, spout or topic does not exist; the text says which.
@@ -80,7 +79,7 @@ class SpoutDriver:
             reader, self._reporter.producer, topology.dead_letter_topic, group, options.bootstrap
         )
         self.tasks: dict[int, TaskLedger] = {}
-        self.commits = SpoutCommits(self._consumer, topology, options, monotonic)
+        self.commits = SpoutCommits(self._consumer, self._admin, topology, options, monotonic)
         self._resets = OffsetResets(options, self.commits, self.tasks)
         self._replay_queue = ReplayQueue(self.commits)
         self._results = SpoutResults(
@@ -102,7 +101,8 @@ class SpoutDriver:
             self.tasks,
             self.commits,
             self._results.follow,
-            self._resets.is_obeyed,
+            self._resets,
+            monotonic,
         )
         self._watch_breaker = BreakerWatch(self._registry.history, options.spout)
         self.breaker = self._watch_breaker.breaker
@@ -126,53 +126,53 @@ class SpoutDriver:
         return bool(self.tasks)
 
     def open(self, logged: PlannedBatch | None) -> None:
-        """Take over: claim a run per task, restore what is committed and what the logged batch says.
+        """Take over: fence the driver before, restore its state and what the logged batch says.
 
         What is in flight counts as emitted now. Where results of it may have been removed it is overdue: what
         the results that are left do not finish is emitted again, once they are read.
         """
-        spout, commits = self._options.spout, self.commits
+        spout, commits, topics = self._options.spout, self.commits, self.topics
         versions = self._registry.history.versions.values()
-        tasks = {task for version in versions for task in version.spout_tasks.get(spout, ())}
-        while not self._try(lambda: commits.claim(tasks)):
+        commits.begin({task for version in versions for task in version.spout_tasks.get(spout, ())})
+        while not self._try(commits.probe):
             world.sleep(GROUP_CHECK_S)
-        floors = commits.floors
-        found = commits.take_over(self.topics.partitions, logged)
-        committed = self._watch.check_committed(self.topics, found, floors)
-        known = known_frontiers(logged) | commits.frontiers
-        committed = self._resets.at_start(self.topics, committed, floors, known)
-        has_run = bool(floors or found or logged)
-        new = [s for s in self.topics.partitions if s.slot not in committed and s.slot not in known]
-        starts = known | (self.topics.log_starts(new) if has_run else self.topics.starting_offsets(new))
-        live = self._replay_queue.live(self._consumer, self._bootstrap)
-        durable = committed, starts, floors, live, commits.continued(logged)
-        takeover = Takeover(*durable, self.topics.log_ends() if has_run else {}, self._time_s)
-        overdue_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
+        group = commits.take_over(topics.partitions, logged)
+        self._watch.check_topics(topics, commits.is_of_former)
+        is_first = commits.is_first
+        starts = (topics.starting_offsets if is_first else topics.log_starts)(topics.partitions)
+        age_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
+        timeout_s = self.topology.message_timeout_s
         for task in self.topology.spout_tasks[spout]:
-            sources = [s for s in self.topics.partitions if self.topics.task_of[s.slot] == task]
-            claim = commits.claims[task]
-            emitted_s = self._monotonic() - overdue_s
-            opened = takeover.task(self.topology, spout, claim, task, sources, emitted_s)
-            opened.breaker = self.breaker
-            self.tasks[task] = opened
+            self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
+        restored = self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
+        if commits.is_newest(logged):
+            assert logged is not None
+            if commits.planned and logged.number == commits.planned:
+                emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
+                commits.is_logged(logged)
+        elif not is_first:
+            for slot, end in topics.log_ends().items():
+                if (ledger := find_ledger(self.tasks, slot)) is not None:
+                    ledger.emitted_before = end
         commits.serve(self.tasks)
+        commits.use_run(commits.run)
+        self._resets.apply({slot: entry for slot, entry in group.items() if slot in restored})
         self._sources.go_back_to_ends()
-        self._results.follow(commits.claims)
-        commits.remove_floors(self.topics.former)
-        commits.commit()
+        self._results.follow(commits.positions)
+        while not self._try(commits.commit):
+            world.sleep(GROUP_CHECK_S)
         self._report()
         self._reporter.flush(FIRST_REPORT_S)
 
     def position(self) -> PlannedBatch:
         """Return an empty batch with the position of every slot."""
-        return replace(empty_batch(self.topology.version, self.tasks.values()), number=self.commits.number)
-
-    def _wall_ms(self, time_s: float) -> int:
-        return int(world.wall_ms() - 1000 * (self._monotonic() - time_s))
-
-    def _time_s(self, wall_ms: int) -> float:
-        """Return a time of the ledgers; what another machine's clock has as later than now is now."""
-        return self._monotonic() - max(0.0, (world.wall_ms() - wall_ms) / 1000)
+        ranges = tuple(
+            Range(source.topic, source.partition, slot, task.run, at, at)
+            for task in self.tasks.values()
+            for slot, source in task.sources.items()
+            for at in (task.slots[slot].next_offset,)
+        )
+        return PlannedBatch(self.topology.version, ranges, number=self.commits.batch)
 
     def written(self, batch: PlannedBatch) -> None:
         """Record that Spark has logged and finished a batch; it says so with every call for the next one."""
@@ -210,6 +210,7 @@ class SpoutDriver:
             return None
         now_s = self._monotonic()
         self._watch_breaker.follow(now_s)
+        state = self.commits.prepare()
         plan = self._plan_probe if self.breaker.is_open else self._plan
         batch = plan(ends, limit, flow, now_s)
         if not batch.records:
@@ -217,7 +218,7 @@ class SpoutDriver:
         if self._is_tracked(batch.version):
             check_offsets(batch)
         self._planned_s = now_s
-        return self.commits.plan(with_state(batch, self.tasks.values(), self._wall_ms))
+        return self.commits.give(batch, state)
 
     def _plan_probe(
         self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float
@@ -260,6 +261,7 @@ class SpoutDriver:
 
     def service(self, wait_s: float) -> None:
         """Read results, waiting up to ``wait_s``; write dead letters, apply resets, commit, report."""
+        self.commits.drop_unlogged()
         self._results.read(wait_s)
         self._reporter.check()
         self._registry.refresh()
@@ -283,7 +285,7 @@ class SpoutDriver:
         self._is_group_in_use = not self._try(self._apply_resets_and_commit)
 
     def _apply_resets_and_commit(self) -> None:
-        self._resets.apply(self.topics.partitions)
+        self._resets.look(self.topics.partitions)
         if self.commits.are_lost:  # with its topic, or by expiry
             self._sources.check_now()
         self.commits.commit()
@@ -334,7 +336,7 @@ class SpoutDriver:
 
     def commit_and_report(self) -> None:
         """Commit what is done and report, whatever the time."""
-        self._resets.apply(self.topics.partitions)
+        self._resets.look(self.topics.partitions)
         self.commits.commit()
         self._report()
         self._reporter.flush()

@@ -12,7 +12,6 @@ from acktree.spark.driver.spouts.dead_letters import DeadLetterWriter
 from acktree.spark.driver.spouts.replay_queue import QueuedReplay, ReplayQueue
 from acktree.spark.driver.spouts.result_topics import ResultRecord, ResultTopics
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
-from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 from acktree.wire.control_records import Absent, ReplayCommand
 
@@ -45,8 +44,8 @@ class SpoutResults:
         self._monotonic, self._jitter, self._on_failed = monotonic, jitter, on_failed
         self._has_caught_up = False
         self._exhausted: list[tuple[TaskLedger, ExhaustedRecord]] = []
-        self._applied: list[tuple[ResultRecord, dict[int, int], list[Emission]]] = []
-        """Result records whose dead letters may not be written yet, with what ``ResultCut.record`` takes."""
+        self._applied: dict[int, int] = {}
+        """By task the offset behind the last result whose dead letters may not be written yet."""
 
     @property
     def are_read(self) -> bool:
@@ -55,8 +54,8 @@ class SpoutResults:
 
     def follow(self, tasks: Iterable[int]) -> None:
         """Read the result topics of these tasks, too, each from its committed position on."""
-        claims, topic_of = self._commits.claims, self._commits.result_topic
-        self._topics.follow(TopicPartition(topic_of(task), 0, claims[task].next_offset) for task in tasks)
+        positions, topic_of = self._commits.positions, self._commits.result_topic
+        self._topics.follow(TopicPartition(topic_of(task), 0, positions[task].next_offset) for task in tasks)
 
     def catch_up(self) -> None:
         """Read all results of earlier emissions if some would be repeated: their records may be done. Once.
@@ -90,26 +89,20 @@ class SpoutResults:
 
     def _apply(self, entry: ResultRecord) -> None:
         record = entry.record
-        if record is None or isinstance(record, ReplayCommand):
-            if record is None:
-                next(iter(self._tasks.values())).counters["invalid"] += 1
-            else:
-                self._replays.add(QueuedReplay(entry.task, entry.offset, record))
-            self._applied.append((entry, {}, []))
-            return
-        highest: dict[int, int] = {}
-        failed: list[Emission] = []
-        for task in self._tasks.values():
-            if isinstance(record, Absent):
-                effect = task.apply_absent(record)
-            else:
+        self._applied[entry.task] = entry.offset + 1
+        if record is None:
+            next(iter(self._tasks.values())).counters["invalid"] += 1
+        elif isinstance(record, ReplayCommand):
+            self._replays.add(QueuedReplay(entry.task, entry.offset, record))
+        elif isinstance(record, Absent):
+            for task in self._tasks.values():
+                task.apply_absent(record)
+        else:
+            for task in self._tasks.values():
                 effect = task.apply(record, self._monotonic(), self._jitter(), entry.age_s)
                 if effect.failed:
                     self._on_failed(record.failed[-1].reason or "a record timed out")
-            highest |= effect.highest
-            failed += effect.failed
-            self._exhausted += [(task, exhausted) for exhausted in effect.exhausted]
-        self._applied.append((entry, highest, failed))
+                self._exhausted += [(task, exhausted) for exhausted in effect.exhausted]
 
     def _write_dead_letters(self) -> None:
         """Write the dead letters, finish their records, and let result positions pass what was applied."""
@@ -121,8 +114,8 @@ class SpoutResults:
                     is_lost = self._is_removed(record.source, record.offset)
                     task.finish_record(record, "lost" if is_lost else "absent")
             del self._exhausted[: len(some)]
-        for entry, highest, failed in self._applied:
-            self._commits.cuts[entry.task].record(entry.offset, highest, failed)
+        for number, next_offset in self._applied.items():
+            self._commits.positions[number].read = next_offset
         self._applied.clear()
 
     def _write(self, exhausted: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> list[bool]:

@@ -4,18 +4,23 @@ Invariant: where a log ends before what is emitted of it, the new run and the of
 committed at once: what is known of the old records must not stand for new ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from acktree.core.topology.registry import Registry
 from acktree.core.topology.retry_policy import retry_policy
 from acktree.spark.driver.source_watch import SourceWatch
+from acktree.spark.driver.spouts.group_offsets import CommittedOffset
+from acktree.spark.driver.spouts.offset_resets import OffsetResets
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
+from acktree.spark.driver.spouts.state_topic import UnreadableState
 from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.slot_states import ledger_of
 from acktree.spark.ledger.slots import find_task
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.shared.log_bounds import is_removed
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import SpoutTopics, VanishedPartition
+from acktree.wire.errors import MalformedRecord
 
 
 class SpoutSources:
@@ -30,15 +35,13 @@ class SpoutSources:
         tasks: Mapping[int, TaskLedger],
         commits: SpoutCommits,
         follow_results: Callable[[Iterable[int]], None],
-        is_obeyed: Callable[[SourceSlot, int, int], bool],
+        resets: OffsetResets,
+        monotonic: Callable[[], float],
     ) -> None:
-        """Begin with ``topics``; ``follow_results`` is called with tasks that a newer version adds.
-
-        ``is_obeyed`` is called with an offset that somebody has set for a new partition.
-        """
+        """Begin with ``topics``; ``follow_results`` is called with tasks that a newer version adds."""
         self._options, self._registry, self._watch = options, registry, watch
         self._tasks, self._commits, self._follow_results = tasks, commits, follow_results
-        self._is_obeyed = is_obeyed
+        self._resets, self._monotonic = resets, monotonic
         self.topics, self.topology = topics, registry.history.latest
 
     def is_removed(self, source: SourceSlot, offset: int) -> bool:
@@ -64,9 +67,9 @@ class SpoutSources:
             assert task is not None, "every slot that is read has its task"
             ledger = task.slots[slot]
             task.counters["lost"] += ledger.open_from(end)
-            self._commits.begin_run(task.task, slot)
+            self._commits.begin_run()
             ledger.emit_anew(min(end, ledger.frontier), self._commits.run)
-            self._commits.commit()  # floor and offsets at once: old bits must not stand for new records
+            self._commits.commit()  # at once: old bits must not stand for new records
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, find out why."""
@@ -95,14 +98,12 @@ class SpoutSources:
 
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset."""
-        self._commits.check_epoch()
         self.topics, self.topology = topics, self._registry.history.latest
         table = self.topology.spouts[self._options.spout]
-        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.claims):
+        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.positions):
             self._commits.join(new)
             self._follow_results(sorted(new))
         policy = retry_policy(self.topology, self._options.spout)
-        present = {source.slot for source in topics.partitions}
         ids = {source.topic: source.topic_id for source in topics.partitions}
         known: set[int] = set()
         for task in self._tasks.values():
@@ -113,20 +114,51 @@ class SpoutSources:
                     continue
                 task.slots[slot].policy, task.slots[slot].block = policy, table.block
                 known.add(slot)
-        fresh = [source for source in topics.partitions if source.slot in present - known]
-        starts = topics.log_starts(fresh)
+        fresh = [source for source in topics.partitions if source.slot not in known]
         moved = self._commits.moved(fresh)
-        for source in fresh:
-            entry = moved.get(source.slot)
-            if entry is None or entry.is_of_another:
-                continue
-            if entry.ours or self._is_obeyed(source, entry.next_offset, starts[source.slot]):
-                starts[source.slot] = entry.next_offset
-        for source in fresh:
-            task = self._tasks.get(topics.task_of[source.slot]) or next(iter(self._tasks.values()))
-            self._commits.claims[task.task].floors[source.slot] = self._commits.run
-            start, run = starts[source.slot], self._commits.run
-            task.sources[source.slot] = source
-            task.slots[source.slot] = PartitionLedger(start, start, run, policy, table.block)
-        self._commits.remove_floors(topics.former)
+        restored = self.add(fresh, moved, topics.log_starts(fresh))
+        self._resets.apply({slot: entry for slot, entry in moved.items() if slot in restored})
         self._commits.commit()
+
+    def add(
+        self,
+        sources: Sequence[SourceSlot],
+        committed: Mapping[int, CommittedOffset],
+        starts: Mapping[int, int],
+        *,
+        is_first: bool = False,
+        age_s: float = 0.0,
+    ) -> set[int]:
+        """Add partitions as their state says; without one they begin where the group is, or at ``starts``.
+
+        What somebody else has set in the group is obeyed by the rule for resets, at the very first start in
+        any case. What is in flight counts as emitted ``age_s`` ago. Returns the slots that have a state, in
+        which nothing that somebody has set is applied yet. Raises UnreadableState: it is damaged.
+        """
+        restored = set[int]()
+        policy = retry_policy(self.topology, self._options.spout)
+        block = self.topology.spouts[self._options.spout].block
+        for source in sources:
+            task = self._tasks.get(self.topics.task_of[source.slot]) or next(iter(self._tasks.values()))
+            if (state := self._commits.take_state(source)) is not None:
+                restored.add(source.slot)
+                try:
+                    ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
+                except MalformedRecord as error:
+                    raise UnreadableState(
+                        f"the state of {source.topic}/{source.partition} in group {self._options.group} "
+                        f"cannot be read, and none of it may be skipped: {error}"
+                    ) from error
+            else:
+                start = starts[source.slot]
+                if (entry := committed.get(source.slot)) and self._begins_at(source, entry, start, is_first):
+                    start = entry.next_offset
+                ledger = PartitionLedger(start, start, self._commits.run, policy, block)
+            task.sources[source.slot], task.slots[source.slot] = source, ledger
+        return restored
+
+    def _begins_at(self, source: SourceSlot, entry: CommittedOffset, start: int, is_first: bool) -> bool:
+        """Return whether a partition without a state begins where the group is."""
+        if entry.seal is not None:
+            return entry.seal.topic_id == source.topic_id
+        return is_first or self._resets.is_obeyed(source, entry.next_offset, start)

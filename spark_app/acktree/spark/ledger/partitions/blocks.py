@@ -103,11 +103,8 @@ class Blocks:
                 covered.add_range(block.start, block.stop)
         return covered
 
-    def last_of(self, offset: int) -> int:
-        """Return an upper bound of the last offset in the tree of a root with this offset."""
-        found = self.range_at(offset)
-        return found.block_of(offset).stop - 1 if found else offset
-
-    def discard(self, is_over: Callable[[int, int], bool]) -> None:
-        """Discard the ranges [start, end) whose results no longer matter."""
+    def discard(self, is_over: Callable[[int, int], bool]) -> int:
+        """Discard the ranges [start, end) whose results no longer matter, and return how many."""
+        before = len(self.ranges)
         self.ranges = [each for each in self.ranges if not is_over(each.start, each.end)]
+        return before - len(self.ranges)

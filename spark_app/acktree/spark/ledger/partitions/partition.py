@@ -4,7 +4,7 @@ Invariant: frontier <= the smallest offset not done, and a bit in ``done`` is an
 and late results are no-ops. Pure: time, jitter and results are arguments; nothing here knows Kafka.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.spouts.pending_limit import PendingLimit
-from acktree.spark.ledger.partitions.blocks import Blocks
+from acktree.spark.ledger.partitions.blocks import BlockRange, Blocks
 from acktree.spark.ledger.partitions.done_set import EVERYTHING, first_absent, next_done, set_of
 from acktree.spark.ledger.partitions.emission_times import EmissionTimes, FirstEmission
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
@@ -35,15 +35,8 @@ class PartitionLedger:
     retries: Retries = field(default_factory=Retries)
     command: LiveReplay | None = None
     """The replay command that is under way."""
-    void: LiveReplay | None = None
-    """The command of a driver without a checkpoint: all that it opened is emitted again.
-
-    It stays on record until that is planned, since Spark may yet show a batch that it has logged.
-    """
-    committed_done: BitMap64 = field(default_factory=BitMap64)
-    """The part of ``done`` that commits hold: all later commits must hold it, too."""
     changes: int = 0
-    """Grows with every change of ``frontier`` or ``done``."""
+    """Grows with every change of what a restart must know, beside ``retries``."""
     emitted_before: int = 0
     """Earlier drivers may have emitted what is below: acks of it count before it is emitted again."""
     times: EmissionTimes = field(default_factory=EmissionTimes)
@@ -51,6 +44,11 @@ class PartitionLedger:
     """What holds new records back; replays and commands pass it."""
     pending_s: float = 0.0
     """Sum over the records that were completed of the time since their first emission."""
+
+    @property
+    def version(self) -> object:
+        """Return what is another one once anything has changed that a restart must know."""
+        return self.changes, self.retries.changes, self.limit.allowed
 
     @property
     def pending(self) -> int:
@@ -83,10 +81,20 @@ class PartitionLedger:
                 self.blocks.emit(start, stop, size, run)
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
         if self.next_offset > before:
-            self.void = None
+            self.changes += 1
             self.times.record(self.next_offset, now_s)
         self._advance()
         return ranges
+
+    def emit_logged(self, emitted: BlockRange, now_s: float) -> None:
+        """Record an emission of an earlier driver that its state does not hold yet."""
+        if emitted.end > self.next_offset:
+            self.blocks.emit(*astuple(emitted))
+            self.next_offset = emitted.end
+            self.times.record(emitted.end, now_s)
+            self.times.known_from = emitted.end
+            self.changes += 1
+            self._advance()
 
     def acked(self, generations: NDArray[np.int64], offsets: NDArray[np.int64], now_s: float = 0.0) -> int:
         """Mark what is in acked trees as done, whichever emission it was; return how much is newly done."""
@@ -113,12 +121,8 @@ class PartitionLedger:
 
     @property
     def known_end(self) -> int:
-        """Behind the last offset that was emitted, by this driver or one before it."""
+        """Behind the last offset of which acks may count."""
         return max(self.next_offset, self.emitted_before)
-
-    def last_of(self, offset: int) -> int:
-        """Return an upper bound of the last emitted offset in the tree of a root with this offset."""
-        return min(self.blocks.last_of(offset), self.known_end - 1)
 
     def is_open(self, generation: int, offset: int) -> bool:
         """Return whether a record is emitted and not done, and this emission of it counts."""
@@ -164,7 +168,6 @@ class PartitionLedger:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
         if frontier > self.frontier:
             self.done.remove_range(self.frontier, frontier)
-            self.committed_done.remove_range(self.frontier, frontier)
             self.frontier = frontier
             self.changes += 1
 
@@ -240,16 +243,13 @@ class PartitionLedger:
         return self.retries.fail_overdue(self._open(late), before_s, now_s, limit)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
-        """Restore an emission of a written batch as the newest of its record."""
+        """Restore an emission of the batch that was planned last as the newest of its record."""
         if self.is_open(replay.generation, replay.offset):
-            self.retries.restore(replay, now_s)
+            self.retries.resume(replay, now_s)
 
-    def discard_blocks(self, reach: int) -> None:
-        """Discard the blocks that are done; what is done below ``reach`` is committed.
-
-        What is committed as done stays done: results of those blocks no longer matter.
-        """
-        self.blocks.discard(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
+    def discard_blocks(self) -> None:
+        """Discard the blocks that are done: results of them no longer matter."""
+        self.changes += self.blocks.discard(self._is_done)
 
     def rewind(self, offset: int, run: int) -> None:
         """Apply an operator's reset: backwards makes ``run`` the floor and emits again, forward skips."""
@@ -257,6 +257,7 @@ class PartitionLedger:
             self.emit_anew(offset, run)
         else:
             self.next_offset = max(self.next_offset, offset)
+            self.changes += 1
             self.finish(self.frontier, offset)
 
     def open_from(self, offset: int) -> int:
@@ -272,7 +273,6 @@ class PartitionLedger:
         self.floor = run
         self.changes += 1
         self.done.clear()
-        self.committed_done.clear()
         self._clear_emissions()
 
     def renew(self, run: int) -> None:
@@ -280,13 +280,14 @@ class PartitionLedger:
         held, known_from = self.first_emission(), self.next_offset
         self.next_offset = self.frontier
         self.floor = run
+        self.changes += 1
         self._clear_emissions()
         self.times.known_from = known_from
         if held is not None:
             self.times.restore(held)
 
     def _clear_emissions(self) -> None:
-        self.command = self.void = None
+        self.command = None
         self.blocks, self.retries = Blocks(), Retries()
         self.times.clear()
         self.emitted_before = 0
@@ -310,7 +311,6 @@ class PartitionLedger:
     def apply(self, command: LiveReplay) -> None:
         """Reopen the offsets of a replay command, done or not; all were emitted before."""
         assert self.can_apply, "one command a slot at a time"
-        _, self.committed_done = command.reopen(self.frontier, self.committed_done)
         self.frontier, self.done = command.reopen(self.frontier, self.done)
         self.changes += 1
         self.command = command
@@ -318,19 +318,17 @@ class PartitionLedger:
 
     @property
     def can_apply(self) -> bool:
-        """Return whether no replay command is on record."""
-        return not self.on_record
+        """Return whether no replay command is under way."""
+        return self.command is None
 
     def emit_again(self, limit: int, max_ranges: int, now_s: float) -> list[tuple[int, int]]:
         """Emit what the command asks for, with at most ``limit`` of it in flight; return the ranges."""
-        return self.command.emit(self._left(), limit, max_ranges, now_s) if self.command else []
-
-    @property
-    def on_record(self) -> list[LiveReplay]:
-        """Return the command that a claim must still list, if any."""
-        return [command for command in (self.command, self.void) if command is not None]
+        ranges = self.command.emit(self._left(), limit, max_ranges, now_s) if self.command else []
+        self.changes += len(ranges)
+        return ranges
 
     def end_command(self) -> None:
         """End the command once all that it asked for is done: then it no longer matters who finishes it."""
-        if not self._left():
+        if self.command is not None and not self._left():
             self.command = None
+            self.changes += 1

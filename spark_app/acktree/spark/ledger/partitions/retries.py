@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.wire.ids import ATTEMPT_MASK, generation_of, run_at_least
+from acktree.wire.ids import ATTEMPT_MASK, generation_of
 
 REPLAY_GAP = 1_000
 """Records this close together are read in one go; to a more distant one the consumer seeks."""
@@ -36,8 +36,8 @@ class FailureOutcome(Enum):
 class Attempt:
     """A record that failed: its newest emission, and how many emissions counted as failed.
 
-    ``emissions`` modulo 16 is in the generation; ``attempts_before`` is how many had counted when the newest
-    was emitted, ``first_in_run`` the number of the first emission in the run of the newest.
+    ``emissions`` modulo 16 is in the generation; ``first_in_run`` is the number of the first emission in the
+    run of the newest.
     """
 
     generation: int
@@ -46,7 +46,6 @@ class Attempt:
     in_flight: bool
     emitted_s: float
     first_failed_s: float | None = None
-    attempts_before: int = 0
     first_in_run: int = 0
     delayed_to_s: float | None = None
     """Since a bolt has said so, it is not due earlier; None if its back-off says when."""
@@ -93,8 +92,9 @@ class Retries:
     """What is left of the present round, the lowest offset last."""
     _backlog: int = 0
     """How much of the round is left that began when back-offs were ended."""
-    _replayed: list[tuple[int, int]] = field(default_factory=list)
     _used_up: int = 0
+    changes: int = 0
+    """Grows with every change."""
 
     def fail(
         self,
@@ -116,6 +116,7 @@ class Retries:
         """
         if (attempt := self._land(generation, offset, now_s)) is None:
             return FailureOutcome.IGNORED
+        self.changes += 1
         attempt.attempts += counts
         attempt.reason, attempt.due_s = reason, None
         attempt.delayed_to_s = None if after_s is None else now_s + policy.limited_s(after_s)
@@ -140,6 +141,7 @@ class Retries:
         return FailedRecord(attempt.reason, next_s, max(0.0, now_s - since_s))
 
     def _wait(self, at_s: float, offset: int, generation: int) -> None:
+        self.changes += 1
         self.attempts[offset].due_s = at_s
         heapq.heappush(self._due, _Due(at_s, offset, generation))
 
@@ -169,19 +171,7 @@ class Retries:
         attempt = self.attempts.get(offset)
         if attempt is None:
             emitted = generation & ATTEMPT_MASK
-            attempt = Attempt(generation, emitted, emitted, True, now_s, attempts_before=emitted)
-            self.attempts[offset] = attempt
-        elif _is_newer(generation, attempt):
-            # The driver before has emitted it again, and died before it committed that: the failure that was
-            # read again is answered, and what the newer one says of when, or never, counts.
-            self._replayed.append((offset, attempt.generation))
-            if generation >> 4 != attempt.generation >> 4:  # its first emission in that run, at the earliest
-                attempt.first_in_run = attempt.emissions + 1
-            attempt.emissions += (generation - attempt.generation) & ATTEMPT_MASK or ATTEMPT_MASK + 1
-            if attempt.emissions - attempt.first_in_run >= ATTEMPT_MASK:
-                self._used_up = generation >> 4
-            attempt.generation, attempt.in_flight = generation, True
-            attempt.attempts_before = attempt.attempts
+            attempt = self.attempts[offset] = Attempt(generation, emitted, emitted, True, now_s)
         if attempt.generation != generation or not attempt.in_flight:
             return None
         attempt.in_flight = False
@@ -197,7 +187,6 @@ class Retries:
             if (attempt := self.failed_attempt(due.generation, due.offset)) is not None:
                 is_far = bool(taken) and abs(due.offset - taken[-1].offset) > REPLAY_GAP
                 left -= SEEK_COST if is_far else 1
-                self._replayed.append((due.offset, due.generation))
                 taken.append(self._emit(attempt, due.offset, now_s, run))
         return taken
 
@@ -235,7 +224,7 @@ class Retries:
         attempt.generation = generation_of(run, attempt.emissions)
         attempt.in_flight = True
         attempt.emitted_s = now_s
-        attempt.attempts_before = attempt.attempts
+        self.changes += 1
         return Replay(offset, attempt.generation, attempt.attempts)
 
     def _use_run(self, attempt: Attempt, run: int) -> None:
@@ -251,11 +240,6 @@ class Retries:
         """Return whether one more replay in a run may have the root id of an earlier emission in it."""
         return self._used_up == run
 
-    def pop_answered(self) -> list[tuple[int, int]]:
-        """Return the failed emissions (offset, generation) that were replayed since the last call."""
-        replayed, self._replayed = self._replayed, []
-        return replayed
-
     def fail_overdue(self, offsets: BitMap64, before_s: float, now_s: float, limit: int) -> int:
         """Make due at once what was emitted before a time and has no result; return how many records.
 
@@ -270,36 +254,22 @@ class Retries:
             self._wait(now_s, offset, attempt.generation)
         return len(late[:limit])
 
-    def restore(self, replay: Replay, now_s: float) -> None:
-        """Restore an emission of a written batch as the newest of its record."""
-        emissions, attempts = replay.generation & ATTEMPT_MASK, replay.attempts
-        self.attempts[replay.offset] = Attempt(
-            replay.generation, emissions, attempts, True, now_s, attempts_before=attempts
-        )
+    def restore(self, offset: int, attempt: Attempt) -> None:
+        """Restore the attempt of a record; without ``due_s`` it is in flight."""
+        self.attempts[offset] = attempt
+        if attempt.due_s is not None:
+            self._wait(attempt.due_s, offset, attempt.generation)
 
-    def uncounted(self) -> list[Replay]:
-        """Return the newest emissions whose generation does not say how many attempts had counted.
-
-        It says so only for the first 15, and where every emission counted.
-        """
-        return [
-            Replay(offset, attempt.generation, attempt.attempts_before)
-            for offset, attempt in self.attempts.items()
-            if attempt.attempts_before != attempt.generation & ATTEMPT_MASK
-        ]
+    def resume(self, replay: Replay, now_s: float) -> None:
+        """Take an emission that an earlier driver has planned for the newest of its record, in flight."""
+        attempt = self.attempts.get(replay.offset)
+        emissions = attempt.emissions + 1 if attempt else replay.generation & ATTEMPT_MASK
+        made = Attempt(replay.generation, emissions, replay.attempts, True, now_s)
+        self.attempts[replay.offset] = made
+        self.changes += 1
 
     def discard(self, offsets: BitMap64) -> None:
         """Discard the attempts of records that are done, or whose emissions no longer count."""
         few = self.attempts if len(self.attempts) < len(offsets) else offsets
         for offset in [offset for offset in few if offset in offsets]:
-            self.attempts.pop(offset, None)
-
-
-def _is_newer(generation: int, attempt: Attempt) -> bool:
-    """Return whether a generation is a later emission than the one that has failed, of any driver's run.
-
-    Of what was overdue no run is known, so nothing is later.
-    """
-    run, run_before = generation >> 4, attempt.generation >> 4
-    is_later = run_at_least(run, run_before) if run != run_before else generation > attempt.generation
-    return bool(attempt.generation) and is_later and not attempt.in_flight
+            self.changes += self.attempts.pop(offset, None) is not None

@@ -235,6 +235,7 @@ TOPIC_DEFAULTS = {
     "min.insync.replicas": "1",
     "retention.bytes": "-1",
     "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
 }
 
 

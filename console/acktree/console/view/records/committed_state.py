@@ -1,0 +1,54 @@
+"""What a spout has committed of a record above its group's offset: the newest state of its source partition.
+
+Invariant: a record is done, or not, only by a state topic that was read to its end; else that is not known.
+"""
+
+from acktree.console.view.cluster import CommittedOffset, OffsetRange, Place
+from acktree.console.view.records.tree_reader import TreeReader
+from acktree.core.errors import BrokerUnreachable, NotAuthorized
+from acktree.core.topology.registry import Slot
+from acktree.spark.ledger.slot_states import offsets_of
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.state_records import SlotKey, decode_slot_state, seal_in
+
+
+def is_set_by_hand(commit: CommittedOffset) -> bool:
+    """Return whether an operator has moved a group's offset, and no driver has seen it since.
+
+    What the state says is of before then.
+    """
+    return seal_in(commit.metadata, commit.next_offset) is None
+
+
+def is_done_in(reader: TreeReader, topic: str, slot: Slot, offset: int) -> bool | None:
+    """Return whether the state topic of a spout says that a record is done, None if that is not known.
+
+    Why it is not known is a note of the reader.
+    """
+    unknown = "whether the record is done is not known:"
+    try:
+        place = next(iter(reader.cluster.partitions([topic])), None)
+        if place is None:
+            reader.mark_incomplete(f"{unknown} topic {topic} does not exist")
+            return None
+        newest = _newest(reader, place, SlotKey(slot.topic, slot.partition, slot.topic_id).encode())
+        if reader.is_late:
+            reader.mark_incomplete(f"{unknown} {topic} was not read to its end in time")
+            return None
+        state = None if newest is None else decode_slot_state(newest)
+        return state is not None and (offset < state.frontier or offset in offsets_of(state.done))
+    except (NotAuthorized, BrokerUnreachable) as error:
+        reader.mark_incomplete(f"{unknown} {error}")
+    except MalformedRecord as error:
+        reader.mark_incomplete(f"{unknown} a record of {topic} cannot be read: {error}")
+    return None
+
+
+def _newest(reader: TreeReader, place: Place, key: bytes) -> bytes | None:
+    cluster, newest = reader.cluster, None
+    span = OffsetRange(cluster.starts([place]).get(place, 0), cluster.ends([place]).get(place, 0))
+    for batch in reader.scan({place: span}, whole=True):
+        for record in batch:
+            if record.key() == key:
+                newest = record.value()
+    return newest

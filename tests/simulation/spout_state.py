@@ -1,0 +1,89 @@
+"""What the state topic of a spout holds, read from its log, whatever a driver makes of it.
+
+Invariant: what is folded here is committed: its transaction has ended so, though its marker may be under way.
+"""
+
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+from acktree.spark.ledger.logged_batch import NUMBER_BITS
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.committed import Committed
+from acktree.testing.kafka.broker.log import Outcome
+from acktree.wire.state_records import (
+    SPOUT_KEY,
+    START_KEY,
+    OffsetSeal,
+    SlotState,
+    SpoutState,
+    decode_slot_key,
+    decode_slot_state,
+    decode_spout_state,
+    seal_in,
+)
+
+STRANGER = "stranger"
+"""Who writes in transactions that hold a topic up, and are aborted."""
+
+
+def seal_of(committed: Committed) -> OffsetSeal | None:
+    """Return the seal of a committed offset, None if an operator has set it."""
+    return seal_in(committed.metadata or "", committed.offset)
+
+
+@dataclass(eq=False)
+class StateLog:
+    """See the module; ``slots`` are by topic and partition."""
+
+    cluster: Cluster
+    topic: str
+    spout: SpoutState | None = None
+    slots: dict[tuple[str, int], SlotState] = field(default_factory=dict)
+    _known: dict[tuple[int, int, int], None] = field(default_factory=dict)
+    """Terms, each with the batches that its driver knew of: the last one held, and the one planned."""
+    _read_to: int = 0
+
+    def look(self) -> list[tuple[str, int]]:
+        """Read what was committed since the last look; return the slots of which something was."""
+        if self.topic not in self.cluster.topics:
+            return []
+        log, changed = self.cluster.topics[self.topic].partitions[0], dict[tuple[str, int], None]()
+        for record in log.records[log.index_of(self._read_to) :]:
+            is_foreign = record.is_control or record.producer == STRANGER
+            if (
+                record.transaction is not None
+                and record.transaction.outcome is Outcome.OPEN
+                and not is_foreign
+            ):
+                break
+            self._read_to = record.offset + 1
+            if is_foreign or not record.is_committed or record.key == START_KEY:
+                continue
+            if record.key == SPOUT_KEY:
+                self.spout = decode_spout_state(record.value or b"")
+                self._known[self.spout.term, self.spout.batch, self.spout.planned] = None
+                continue
+            key = decode_slot_key(record.key or b"")
+            place = key.topic, key.partition
+            if record.value is None:
+                self.slots.pop(place, None)
+            else:
+                self.slots[place] = decode_slot_state(record.value)
+                changed[place] = None
+        return [place for place in changed if place in self.slots]
+
+    def is_unknown(self, number: int, before: int) -> bool:
+        """Return whether drivers between that of a batch and a term did not know of the batch."""
+        later = [known for known in self._known if number >> NUMBER_BITS < known[0] < before]
+        return any(number not in known[1:] for known in later)
+
+    @property
+    def term(self) -> int:
+        """The term of the driver that has committed last, 0 before the first one."""
+        return self.spout.term if self.spout else 0
+
+
+def done_above(state: SlotState) -> BitMap64:
+    """Return what a slot's state calls done above its frontier."""
+    return BitMap64.deserialize(state.done)

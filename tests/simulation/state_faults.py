@@ -1,0 +1,152 @@
+"""Faults of the state of a Spark spout: topic, offsets of the group, checkpoints, each call of a commit.
+
+Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
+"""
+
+from functools import partial
+
+from acktree.testing.kafka.broker.log import PartitionLog
+from acktree.testing.virtual.kernel import Process
+from simulation.fault_plan import Fault, at_call, kind
+from simulation.spout_state import STRANGER, seal_of
+from simulation.system import System
+from simulation.topologies import SOURCE
+
+COMMIT_CALLS = (
+    "producer.begin_transaction",
+    "producer.produce",
+    "producer.commit_transaction",
+    "consumer.commit",
+    "spark.log_offset",
+    "spark.latest_offset",
+    "consumer.committed",
+    "producer.init_transactions",
+)
+"""What a driver calls for one commit, and around it; the first four in this order."""
+DRIVER = "spark"
+
+
+def _is_meant(fault: Fault) -> tuple[str, int]:
+    """Return the call that a fault is about, and how many of them go before."""
+    return COMMIT_CALLS[fault.target % len(COMMIT_CALLS)], fault.number % 12
+
+
+@kind("kill the driver in a commit")
+def _kill(system: System, fault: Fault) -> None:
+    """Kill it before a call, or when what it has called is done and the answer is under way."""
+    call, count = _is_meant(fault)
+
+    def is_its(caller: Process, name: str) -> bool:
+        return caller.name == DRIVER and name == call
+
+    def strike(caller: Process) -> None:
+        system.checker.count("driver killed in a commit")
+        system.kernel.kill(caller)
+
+    if fault.seconds * 1000 % 2 < 1 or call.startswith("spark."):
+        at_call(system, is_its, count, strike)
+        return
+    before, left = system.world.lose_response, count
+
+    def lose(asking: Process, name: str) -> bool:
+        nonlocal left
+        if left >= 0 and is_its(asking, name):
+            left -= 1
+            if left < 0:
+                strike(asking)
+        return before(asking, name)
+
+    system.world.lose_response = lose
+
+
+@kind("stop the driver in a commit")
+def _stop(system: System, fault: Fault) -> None:
+    """It hangs before a call, its successor starts, and then it goes on: a zombie with half a commit."""
+    call, count = _is_meant(fault)
+
+    def strike(caller: Process) -> None:
+        role = next(role for role in system.roles if role.kind == "spark")
+        if role.process is caller and not system.stage_temper.is_healed:
+            system.checker.count("driver hung in a commit")
+            system.kernel.stop(caller, max(min(fault.seconds, 12.0), 1.0))
+            system.start(role)
+
+    at_call(system, lambda caller, name: caller.name == DRIVER and name == call, count, strike)
+
+
+@kind("time out the driver's transaction")
+def _time_out(system: System, fault: Fault) -> None:
+    """The broker ends its transaction just before it commits it."""
+
+    def strike(_caller: Process) -> None:
+        entry = system.cluster.transactions.ids.get(system.spout_group)
+        if entry is not None and entry.transaction is not None and not entry.is_ending:
+            system.checker.count("driver's transaction timed out")
+            system.cluster.transactions.time_out(entry)
+
+    def is_meant(caller: Process, name: str) -> bool:
+        return caller.name == DRIVER and name == "producer.commit_transaction"
+
+    at_call(system, is_meant, fault.number % 12, strike)
+
+
+def _log(system: System) -> PartitionLog | None:
+    topic = system.cluster.topics.get(system.checker.state.topic)
+    return topic.partitions[0] if topic is not None else None
+
+
+@kind("compact the state")
+def _compact(system: System, _fault: Fault) -> None:
+    if (log := _log(system)) is not None:
+        log.compact()
+
+
+@kind("hold the state up")
+def _hold_up(system: System, fault: Fault) -> None:
+    """A stranger's transaction on the state topic, later aborted: nobody can read to the end meanwhile."""
+    if (log := _log(system)) is None:
+        return
+    coordinator, name = system.cluster.transactions, f"stranger-{fault.at_s}-state"
+    identity = coordinator.init(name, 60_000)
+    entry = coordinator.begin(name, *identity) if identity is not None else None
+    if entry is not None:
+        entry.partitions[log] = None
+        log.append(b"k", b"stranger", (), None, entry.transaction, STRANGER)
+        system.kernel.call_after(min(fault.seconds, 20.0), partial(coordinator.time_out, entry))
+
+
+@kind("damage the state for a while")
+def _damage(system: System, fault: Fault) -> None:
+    """A record cannot be read, until an operator brings an intact replica back: no driver can start."""
+    log = _log(system)
+    records = [record for record in log.records if not record.is_control] if log is not None else []
+    if records:
+        record = records[-1 - fault.number % len(records)]
+        record.is_damaged = True
+        system.checker.count("state damaged")
+        system.kernel.call_after(min(fault.seconds, 20.0), lambda: setattr(record, "is_damaged", False))
+
+
+@kind("forget the offsets of the spout")
+def _forget_offsets(system: System, _fault: Fault) -> None:
+    """Retention or an operator deletes what the group has; not while it is all that knows of a rewind."""
+    if not system.is_spark or system.spout_group not in system.cluster.groups:
+        return
+    offsets = system.cluster.group(system.spout_group).offsets
+    seals = [seal_of(committed) for (topic, _), committed in offsets.items() if topic == SOURCE]
+    if seals and all(seals):
+        system.checker.count("offsets of the spout forgotten")
+        offsets.clear()
+
+
+@kind("change checkpoints")
+def _change_checkpoints(system: System, _fault: Fault) -> None:
+    """Somebody starts the application with another checkpoint, and next time with the one before."""
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is None:
+        return
+    kept, system.other_checkpoint = system.other_checkpoint, system.checkpoints[role.name]
+    system.checkpoints[role.name] = kept
+    system.checker.count("checkpoints changed")
+    if role.process is not None:
+        system.kernel.kill(role.process)

@@ -1,0 +1,120 @@
+"""The state topic of a spout is lost or cannot be read; two drivers; a batch that Spark has never logged."""
+
+from collections.abc import Callable
+
+import pytest
+
+from acktree.core import world
+from acktree.core.errors import MissingTopic
+from acktree.spark.driver.spouts.state_topic import UnreadableState, ZombieDriver
+from acktree.wire.avro import FRAME_BYTES, zigzag
+from acktree.wire.state_records import SPOUT_KEY, VERSION, SpoutState, encode_spout_state
+from spark.spouts import DEADLINE_S, SpoutTester
+
+pytestmark = pytest.mark.simulated
+
+STATE = encode_spout_state(SpoutState(term=1, driver="host/1", run=1))
+NEWER = STATE[:FRAME_BYTES] + zigzag(VERSION + 1) + STATE[FRAME_BYTES + 1 :]
+
+
+def delete_state(t: SpoutTester) -> None:
+    topic = f"{t.name}.state-in"
+    t.admin.delete_topics([topic])[topic].result()
+    deadline_s = world.monotonic_s() + DEADLINE_S
+    while topic in t.admin.list_topics(timeout=10).topics:
+        assert world.monotonic_s() < deadline_s
+        world.sleep(0.1)
+
+
+def finish_two_of_ten(t: SpoutTester) -> None:
+    """Emit ten records, have the first two and one behind them acked, and stop."""
+    t.send(10)
+    emitted = t.emitted(t.next_batch())
+    t.next_batch()
+    t.send_result(acked=[*emitted[:2], emitted[5]])
+    t.until(lambda: t.committed() == 2 and t.count("completed") == 3)
+    t.driver.close()
+
+
+@pytest.mark.promise("a spout's state topic")
+@pytest.mark.real
+def test_a_spout_whose_state_is_lost_continues_at_the_offsets_that_its_drivers_committed(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=0)
+    finish_two_of_ten(t)
+    delete_state(t)
+    with pytest.raises(MissingTopic, match="acktree topology apply"):
+        t.start()
+    t.apply()
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(2, 10))
+    t.next_batch()
+    t.send_result(acked=again)
+    t.until(lambda: t.committed() == 10)
+
+
+@pytest.mark.promise("a spout's state topic … and the group's offsets")
+@pytest.mark.real
+def test_a_spout_whose_state_and_offsets_are_lost_skips_nothing(spout: Callable[..., SpoutTester]) -> None:
+    """Although it is to begin at the end: its results show that it has begun before."""
+    t = spout(records=0, options={"startingOffsets": "latest"})
+    finish_two_of_ten(t)
+    delete_state(t)
+    t.admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
+    t.apply()
+    t.batch = None
+    t.start()
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(10))
+
+
+@pytest.mark.promise("a record on a spout's state topic is damaged, or of a newer version")
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(STATE[:-1], ""), (NEWER, "version 2; this process knows 1")],
+    ids=["damaged", "newer"],
+)
+def test_a_state_that_cannot_be_read_stops_the_spout_with_its_coordinates(
+    spout: Callable[..., SpoutTester], value: bytes, why: str
+) -> None:
+    t = spout(records=0)
+    t.driver.close()
+    t.producer.produce(f"{t.name}.state-in", value, SPOUT_KEY, 0)
+    t.producer.flush()
+    with pytest.raises(UnreadableState, match=rf"{t.name}\.state-in/0/\d+ cannot be read .*{why}"):
+        t.start()
+
+
+@pytest.mark.promise("a second driver of a spout starts")
+@pytest.mark.real
+def test_the_older_of_two_drivers_stops_and_the_newer_one_goes_on(spout: Callable[..., SpoutTester]) -> None:
+    t = spout(records=10)
+    emitted = t.emitted(t.next_batch())
+    older = t.driver
+    t.start()
+    assert t.next_batch() is None, "what is in flight is not emitted again"
+    t.send_result(acked=emitted)
+    t.now_s += 1
+    with pytest.raises(ZombieDriver):
+        older.service(0.0)
+    t.until(lambda: t.committed() == 10)
+
+
+@pytest.mark.promise("the Spark driver … between planning a batch and its entry in Spark's log")
+@pytest.mark.real
+def test_a_batch_that_was_planned_and_not_logged_is_planned_again(
+    spout: Callable[..., SpoutTester], caplog: pytest.LogCaptureFixture
+) -> None:
+    t = spout(records=10)
+    checkpoint = t.batch
+    t.next_batch()
+    t.batch = checkpoint
+    t.start()
+    assert [line.action for line in caplog.records if hasattr(line, "action")] == []
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(10))
+    t.next_batch()
+    t.send_result(acked=again)
+    t.until(lambda: t.committed() == 10)
