@@ -8,6 +8,7 @@ planned on a committed state that does not hold it: it is in flight only if the 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -65,6 +66,15 @@ class ResultPosition:
         return TaskPosition(task, self.next_offset, sorted(self.applied))
 
 
+class _Encoded(NamedTuple):
+    """A record of a slot as it is encoded, of a version of its ledger."""
+
+    ledger: PartitionLedger
+    version: object
+    key: bytes
+    record: bytes
+
+
 def key_of(source: SourceSlot) -> SlotKey:
     """Return the key of a slot's state."""
     return SlotKey(source.topic, source.partition, source.topic_id)
@@ -90,7 +100,9 @@ class SpoutCommits:
         """What was read at the start of slots that are not read."""
         self._stored: dict[bytes, bytes] = {}
         """What this driver has committed, by key."""
-        self._encoded: dict[SourceSlot, tuple[PartitionLedger, object, bytes]] = {}
+        self._encoded: dict[SourceSlot, _Encoded] = {}
+        self._unread: dict[SlotKey, bytes] = {}
+        """The same of slots that are not read."""
         self.run = self.term = 0
         self.batch = self.planned = 0
         """Numbers of the last batch known to be in the checkpoint, and of the one planned on the state."""
@@ -217,6 +229,7 @@ class SpoutCommits:
                 renew_if_too_old(ledger, run)
         for key, state in self._read.slots.items():
             self._read.slots[key] = state._replace(floor=raised(state.floor, run))
+        self._unread.clear()
 
     def begin_run(self) -> None:
         """Begin a run, durable with the next commit.
@@ -325,10 +338,6 @@ class SpoutCommits:
             self._stored = dict(records)
 
     def _records(self, planned: int) -> Records:
-        for task in self._tasks.values():
-            for ledger in task.slots.values():
-                ledger.end_command()
-                ledger.discard_blocks()
         return {**self._slot_records(), SPOUT_KEY: self._spout_record(planned)}
 
     def _spout_record(self, planned: int) -> bytes:
@@ -342,18 +351,26 @@ class SpoutCommits:
         """
         records: Records = {}
         ids: dict[str, str] = {}
-        encoded: dict[SourceSlot, tuple[PartitionLedger, object, bytes]] = {}
+        encoded: dict[SourceSlot, _Encoded] = {}
         for task in self._tasks.values():
             for slot, ledger in task.slots.items():
                 source = task.sources[slot]
                 ids[source.topic] = source.topic_id
                 made = self._encoded.get(source)
-                if made is None or made[0] is not ledger or made[1] != ledger.version:
-                    made = ledger, ledger.version, encode_slot_state(state_of(ledger, self._monotonic()))
+                if made is None or made.ledger is not ledger or made.version != ledger.version:
+                    made = self._encode(source, ledger)
                 encoded[source] = made
-                records[key_of(source).encode()] = made[2]
+                records[made.key] = made.record
         self._encoded = encoded
         for key, state in self._read.slots.items():
             if ids.get(key.topic, key.topic_id) == key.topic_id:
-                records[key.encode()] = encode_slot_state(state)
+                if key not in self._unread:
+                    self._unread[key] = encode_slot_state(state)
+                records[key.encode()] = self._unread[key]
         return records
+
+    def _encode(self, source: SourceSlot, ledger: PartitionLedger) -> _Encoded:
+        ledger.end_command()
+        ledger.discard_blocks()
+        record = encode_slot_state(state_of(ledger, self._monotonic()))
+        return _Encoded(ledger, ledger.version, key_of(source).encode(), record)
