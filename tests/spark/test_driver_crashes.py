@@ -29,6 +29,7 @@ def test_a_replay_that_failed_before_its_driver_died_is_replayed_by_the_next_one
     assert t.next_batch() is None, "in its back-off; Spark names the batch of the first replay once more"
     t.driver.commit_and_report()
     t.start()
+    t.until(lambda: True)
     t.now_s += 5
     (again,) = t.emitted(t.next_batch())
     assert again[0] == 0

@@ -100,6 +100,7 @@ def test_a_failure_is_replayed_by_a_driver_that_has_not_read_it(
     t.until(lambda: t.committed() == 3)
     assert t.result_position() == 2
     t.start()
+    t.until(lambda: True)
     t.now_s += 2
     assert t.emitted(t.next_batch()) == [(3, generation_of(t.driver.tasks[0].run, 1))]
 
@@ -179,6 +180,7 @@ def test_a_delay_survives_the_death_of_its_driver(spout: Callable[..., SpoutTest
     t.until(lambda: t.count("failed") == 1)
     t.driver.commit_and_report()
     t.start()
+    t.until(lambda: True)
     t.now_s += 3_000
     assert t.emitted(t.next_batch()) == []
     t.now_s += 700
