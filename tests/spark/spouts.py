@@ -197,16 +197,25 @@ class SpoutTester:
 
     def write_spout_state(self, state: SpoutState) -> None:
         """Write a state, as many starts later it would stand there."""
-        self.producer.produce(f"{self.name}.state-in", encode_spout_state(state), SPOUT_KEY)
+        self.write_state(SPOUT_KEY, encode_spout_state(state))
+
+    def write_state(self, key: bytes, value: bytes) -> None:
+        """Write a record of the state topic."""
+        self.producer.produce(f"{self.name}.state-in", value, key, 0)
         self.producer.flush()
 
-    def lose_state(self) -> None:
-        """Delete the state topic, and make an empty one."""
+    def delete_state(self) -> None:
+        """Delete the state topic."""
         name = f"{self.name}.state-in"
         self.admin.delete_topics([name])[name].result()
         deadline = world.monotonic_s() + DEADLINE_S
         while name in self.admin.list_topics(timeout=10).topics:
             assert world.monotonic_s() < deadline
+            world.sleep(0.1)
+
+    def lose_state(self) -> None:
+        """Delete the state topic, and make an empty one."""
+        self.delete_state()
         self.apply()
 
     def place(self, topic: str, partition: int = 0) -> TopicPartition:

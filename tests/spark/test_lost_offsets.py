@@ -112,7 +112,7 @@ def test_what_a_state_from_a_backup_has_not_done_is_emitted_again(
     t.until(lambda: t.count("completed") == 1)
     t.driver.close()
     for key, state in backup.slots.items():
-        t.producer.produce(f"{t.name}.state-in", encode_slot_state(state), key.encode())
+        t.write_state(key.encode(), encode_slot_state(state))
     t.write_spout_state(backup.spout)
     monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
     t.start()

@@ -4,26 +4,24 @@ from collections.abc import Callable
 
 import pytest
 
-from acktree.core import world
 from acktree.core.errors import MissingTopic
 from acktree.spark.driver.spouts.state_topic import UnreadableState, ZombieDriver
+from acktree.spark.shared.source_topics import SpoutTopics
 from acktree.wire.avro import FRAME_BYTES, zigzag
-from acktree.wire.state_records import SPOUT_KEY, VERSION, SpoutState, encode_spout_state
-from spark.spouts import DEADLINE_S, SpoutTester
+from acktree.wire.state_records import (
+    SPOUT_KEY,
+    VERSION,
+    SlotState,
+    SpoutState,
+    encode_slot_state,
+    encode_spout_state,
+)
+from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated
 
 STATE = encode_spout_state(SpoutState(term=1, driver="host/1", run=1))
 NEWER = STATE[:FRAME_BYTES] + zigzag(VERSION + 1) + STATE[FRAME_BYTES + 1 :]
-
-
-def delete_state(t: SpoutTester) -> None:
-    topic = f"{t.name}.state-in"
-    t.admin.delete_topics([topic])[topic].result()
-    deadline_s = world.monotonic_s() + DEADLINE_S
-    while topic in t.admin.list_topics(timeout=10).topics:
-        assert world.monotonic_s() < deadline_s
-        world.sleep(0.1)
 
 
 def finish_two_of_ten(t: SpoutTester) -> None:
@@ -43,7 +41,7 @@ def test_a_spout_whose_state_is_lost_continues_at_the_offsets_that_its_drivers_c
 ) -> None:
     t = spout(records=0)
     finish_two_of_ten(t)
-    delete_state(t)
+    t.delete_state()
     with pytest.raises(MissingTopic, match="acktree topology apply"):
         t.start()
     t.apply()
@@ -61,7 +59,7 @@ def test_a_spout_whose_state_and_offsets_are_lost_skips_nothing(spout: Callable[
     """Although it is to begin at the end: its results show that it has begun before."""
     t = spout(records=0, options={"startingOffsets": "latest"})
     finish_two_of_ten(t)
-    delete_state(t)
+    t.delete_state()
     t.admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
     t.apply()
     t.batch = None
@@ -81,10 +79,45 @@ def test_a_state_that_cannot_be_read_stops_the_spout_with_its_coordinates(
 ) -> None:
     t = spout(records=0)
     t.driver.close()
-    t.producer.produce(f"{t.name}.state-in", value, SPOUT_KEY, 0)
-    t.producer.flush()
+    t.write_state(SPOUT_KEY, value)
     with pytest.raises(UnreadableState, match=rf"{t.name}\.state-in/0/\d+ cannot be read .*{why}"):
         t.start()
+
+
+def test_a_damaged_bitmap_of_a_partition_stops_the_spout_with_its_coordinates(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=3)
+    (key,) = t.states().slots
+    t.driver.close()
+    t.write_state(key.encode(), encode_slot_state(SlotState(0, 3, 1, b"no bitmap")))
+    with pytest.raises(
+        UnreadableState, match=rf"{t.name}\.state-in/0/\d+ cannot be read .*bitmap is damaged"
+    ):
+        t.start()
+
+
+def test_a_driver_that_fails_half_way_in_its_start_leaves_the_state_as_it_is(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark closes it, and starts another one; what the first has restored is not lost with it."""
+    t = spout(records=10)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(acked=emitted[5:])
+    t.until(lambda: t.count("completed") == 5)
+    t.driver.close()
+    before, t.batch = t.states(), None
+    with monkeypatch.context() as broken:
+        broken.setattr(SpoutTopics, "log_ends", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            t.start()
+        t.driver.close()
+    after = t.states()
+    assert (after.spout, after.slots) == (before.spout, before.slots)
+    t.start()
+    assert t.next_batch() is None, "all is in flight, or done"
+    t.send_result(acked=emitted[:5])
+    t.until(lambda: t.committed() == 10)
 
 
 @pytest.mark.promise("a second driver of a spout starts")

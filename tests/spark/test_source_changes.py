@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
+from pyroaring import BitMap64
 
 from acktree.core import world
 from acktree.core.errors import BrokerRefused, MissingTopic
@@ -17,12 +18,14 @@ from acktree.core.topology.publish import apply_topology
 from acktree.spark.driver import source_watch
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S, check_source
 from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.ledger.partitions.done_set import serialized
 from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.wire.control_records import Cause
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import generation_of
+from acktree.wire.state_records import SlotState, encode_slot_state
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -126,6 +129,34 @@ def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
     batch = t.next_batch()
     assert batch is not None
     assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 0, 1)]
+
+
+def test_a_partition_that_is_read_again_after_a_hundred_runs_is_emitted_again(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    """The runs of its emissions are too old: no result of them counts any more."""
+    t = spout(records=1)
+    t.driver.close()
+    (key,) = t.states().slots
+    away = encode_slot_state(SlotState(0, 3, 1, serialized(BitMap64())))
+    t.write_state(key._replace(partition=1).encode(), away)
+    t.write_spout_state(t.spout_state()._replace(run=150))
+    t.start()
+    t.admin.create_partitions([NewPartitions(f"{t.name}.source", 2)])[f"{t.name}.source"].result()
+    until(lambda: len(t.admin.list_topics(timeout=10).topics[f"{t.name}.source"].partitions) == 2)
+    producer = make_producer({"bootstrap.servers": t.bootstrap})  # the other one knows one partition
+    for _ in range(3):
+        producer.produce(f"{t.name}.source", b"away", partition=1)
+    producer.flush()
+    t.now_s += CHECK_INTERVAL_S + 1
+    found: list[tuple[int, int]] = []
+
+    def is_emitted() -> bool:
+        batch = t.next_batch()
+        found.extend((r.start, r.end) for r in (batch.ranges if batch else ()) if r.partition == 1)
+        return (0, 3) in found
+
+    until(is_emitted)
 
 
 def test_tasks_that_are_added_live_are_known_and_their_results_read(

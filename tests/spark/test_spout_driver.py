@@ -330,7 +330,7 @@ def test_a_state_topic_that_is_missing_is_an_error_that_says_how_to_make_it(
 ) -> None:
     t = spout(records=1)
     t.driver.close()
-    t.admin.delete_topics([f"{t.name}.state-in"])[f"{t.name}.state-in"].result()
+    t.delete_state()
     with pytest.raises(MissingTopic, match=r"holds the state of the spout.*acktree topology apply"):
         t.start()
 

@@ -100,6 +100,12 @@ class SlotState(NamedTuple):
     attempts: Sequence[Attempts] = ()
     command: LiveCommand | None = None
 
+    @property
+    def sets(self) -> list[bytes]:
+        """All of its bitmaps."""
+        command = [self.command.offsets] if self.command is not None else []
+        return [self.done, *(each.offsets for each in self.attempts), *command]
+
     def aged(self, elapsed_ms: int) -> "SlotState":
         """Return the state a while later: all is older, and what waits is due earlier, or at once."""
         attempts = [

@@ -192,11 +192,17 @@ class SpoutCommits:
         An older checkpoint, or one of another query, says nothing: all that the state has emitted is in
         flight, and what was planned on it since is emitted again.
         """
-        if logged is None or logged.number in (self.batch, self.planned or self.batch):
-            return logged is not None
+        if logged is None:
+            return False
+        if logged.number == self.batch or self.is_planned(logged):
+            return True
         text = "the checkpoint is not the newest one of group %s: the last batch is emitted again"
         log.warning(text, self._group, extra={"action": "older_checkpoint"})
         return False
+
+    def is_planned(self, logged: PlannedBatch) -> bool:
+        """Return whether a batch is the one that was planned on the state, which does not hold it."""
+        return self.planned > 0 and logged.number == self.planned
 
     def _have_results(self) -> bool:
         """Return whether anything was ever emitted for this spout, even if its state is lost."""
@@ -259,7 +265,7 @@ class SpoutCommits:
                 f"{batch.number}: it has not logged what it was given. Start the query again"
             )
         self._given = None
-        self.is_logged(batch)
+        self.confirm(batch)
 
     def drop_unlogged(self) -> None:
         """Do not believe any more what was planned on the state and what Spark has not named by now.
@@ -270,7 +276,7 @@ class SpoutCommits:
         if self._given is None:
             self.planned = 0
 
-    def is_logged(self, batch: PlannedBatch) -> None:
+    def confirm(self, batch: PlannedBatch) -> None:
         """Record that a batch which was planned on the state is in the checkpoint: the state holds it now."""
         self.batch, self.planned = batch.number, 0
 

@@ -109,6 +109,8 @@ class SpoutDriver:
         self._next_commit_s = self._next_report_s = -1e18
         self._is_group_in_use = False
         self._planned_s, self._busy_s = inf, 0.0
+        self.is_open = False
+        """Whether it has taken over; one that has failed half way commits nothing."""
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
 
     @property
@@ -120,10 +122,6 @@ class SpoutDriver:
     def topology(self) -> Published:
         """The version of the topology that is followed."""
         return self._sources.topology
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.tasks)
 
     def open(self, logged: PlannedBatch | None) -> None:
         """Take over: fence the driver before, restore its state and what the logged batch says.
@@ -145,12 +143,11 @@ class SpoutDriver:
         for task in self.topology.spout_tasks[spout]:
             self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
         restored = self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
-        if commits.is_newest(logged):
-            assert logged is not None
-            if commits.planned and logged.number == commits.planned:
-                emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
-                commits.is_logged(logged)
-        elif not is_first:
+        is_newest = commits.is_newest(logged)
+        if logged is not None and commits.is_planned(logged):
+            emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
+            commits.confirm(logged)
+        elif not (is_newest or is_first):
             for slot, end in topics.log_ends().items():
                 if (ledger := find_ledger(self.tasks, slot)) is not None:
                     ledger.emitted_before = end
@@ -161,6 +158,7 @@ class SpoutDriver:
         self._results.follow(commits.positions)
         while not self._try(commits.commit):
             world.sleep(GROUP_CHECK_S)
+        self.is_open = True
         self._report()
         self._reporter.flush(FIRST_REPORT_S)
 

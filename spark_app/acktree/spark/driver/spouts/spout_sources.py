@@ -12,7 +12,6 @@ from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spouts.group_offsets import CommittedOffset
 from acktree.spark.driver.spouts.offset_resets import OffsetResets
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
-from acktree.spark.driver.spouts.state_topic import UnreadableState
 from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.slot_states import ledger_of
 from acktree.spark.ledger.slots import find_task
@@ -20,7 +19,6 @@ from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.shared.log_bounds import is_removed
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import SpoutTopics, VanishedPartition
-from acktree.wire.errors import MalformedRecord
 
 
 class SpoutSources:
@@ -117,6 +115,7 @@ class SpoutSources:
         fresh = [source for source in topics.partitions if source.slot not in known]
         moved = self._commits.moved(fresh)
         restored = self.add(fresh, moved, topics.log_starts(fresh))
+        self._commits.use_run(self._commits.run)  # which renews what was away for too many runs
         self._resets.apply({slot: entry for slot, entry in moved.items() if slot in restored})
         self._commits.commit()
 
@@ -133,7 +132,7 @@ class SpoutSources:
 
         What somebody else has set in the group is obeyed by the rule for resets, at the very first start in
         any case. What is in flight counts as emitted ``age_s`` ago. Returns the slots that have a state, in
-        which nothing that somebody has set is applied yet. Raises UnreadableState: it is damaged.
+        which nothing that somebody has set is applied yet.
         """
         restored = set[int]()
         policy = retry_policy(self.topology, self._options.spout)
@@ -142,13 +141,7 @@ class SpoutSources:
             task = self._tasks.get(self.topics.task_of[source.slot]) or next(iter(self._tasks.values()))
             if (state := self._commits.take_state(source)) is not None:
                 restored.add(source.slot)
-                try:
-                    ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
-                except MalformedRecord as error:
-                    raise UnreadableState(
-                        f"the state of {source.topic}/{source.partition} in group {self._options.group} "
-                        f"cannot be read, and none of it may be skipped: {error}"
-                    ) from error
+                ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
             else:
                 start = starts[source.slot]
                 if (entry := committed.get(source.slot)) and self._begins_at(source, entry, start, is_first):

@@ -22,6 +22,7 @@ from acktree.core.kafka.clients import (
 )
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
 from acktree.core.kafka.settings import Settings, consumer_settings, producer_settings
+from acktree.spark.ledger.slot_states import offsets_of
 from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import (
     MAX_STATE_BYTES,
@@ -71,16 +72,21 @@ class SpoutStates:
                 self.token, self.now_ms = decode_state_start(value or b"").token, message.timestamp()[1]
             elif key == SPOUT_KEY:
                 self.spout = decode_spout_state(value or b"")
-            elif value is None:
-                self.slots.pop(decode_slot_key(key), None)
             else:
-                self.slots[decode_slot_key(key)] = decode_slot_state(value)
-                self.times_ms[decode_slot_key(key)] = message.timestamp()[1]
+                self._add(decode_slot_key(key), value, message.timestamp()[1])
         except MalformedRecord as error:
             raise UnreadableState(
                 f"{message.topic()}/{message.partition()}/{message.offset()} cannot be read as the state of "
                 f"a spout, and none of it may be skipped: {error}"
             ) from error
+
+    def _add(self, slot: SlotKey, value: bytes | None, time_ms: int) -> None:
+        if value is None:
+            self.slots.pop(slot, None)
+            return
+        self.slots[slot], self.times_ms[slot] = decode_slot_state(value), time_ms
+        for offsets in self.slots[slot].sets:
+            offsets_of(offsets)
 
     def at_start(self) -> "SpoutStates":
         """Return the states as they are at the time of the start that was read last."""
