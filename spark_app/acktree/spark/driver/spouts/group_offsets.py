@@ -82,15 +82,19 @@ class GroupOffsets:
 
         Raises what ``commit_offsets`` raises.
         """
-        texts = {source: OffsetSeal(term, source.topic_id).text(at) for source, at in frontiers.items()}
-        new = [source for source, at in frontiers.items() if self._last.get(source) != (at, texts[source])]
+        new = {
+            source: (at, OffsetSeal(term, source.topic_id).text(at))
+            for source, at in frontiers.items()
+            if source not in self._last or self._last[source][0] != at
+        }
         offsets = [
-            TopicPartition(each.topic, each.partition, frontiers[each], metadata=texts[each]) for each in new
+            TopicPartition(source.topic, source.partition, at, metadata=text)
+            for source, (at, text) in new.items()
         ]
         left = iter((*offsets, *result_positions))
         while request := list(islice(left, MOST_TOGETHER)):
             commit_offsets(self._consumer, request, self._group, self._bootstrap)
-        self._last |= {source: (frontiers[source], texts[source]) for source in new}
+        self._last |= new
 
     def forget(self) -> None:
         """Forget what the group holds: the next commit writes all of it."""
