@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, wait_until_delivered
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, retry_until_ready, wait_until_delivered
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import Settings
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
@@ -73,7 +73,7 @@ class RecordTransaction(TaskProducer):
         super().__init__(bootstrap, user, transactional_id=transactional_id)
         self.is_spent = False
         with clear_errors(bootstrap):
-            self.producer.init_transactions(BROKER_TIMEOUT_S)
+            retry_until_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S))
 
     def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
         """Begin the transaction of a task; see ``Transaction``."""
