@@ -65,6 +65,7 @@ class Checker:
     staged: dict[bytes, Execution] = field(default_factory=dict)
     """The execution of a stage that made each value."""
     source_topic: str = ""
+    _open_letters: list[StoredRecord] = field(default_factory=list)
     dead: set[Place] = field(default_factory=set)
     """Source records on the dead-letter topic."""
     dead_messages: set[tuple[str, int]] = field(default_factory=set)
@@ -179,9 +180,11 @@ class Checker:
             if name == self.state.topic:
                 self.check_state()
                 continue
+            if name == self._dead_letter_topic:
+                self._add_dead_letters(log)
+                continue
             is_data, is_result = name in self.readers, name in self.result_topics
-            is_dead = name == self._dead_letter_topic
-            if not is_data and not is_result and not is_dead and name not in self._control_topics:
+            if not is_data and not is_result and name not in self._control_topics:
                 continue
             read_to = self._read_to.get(log, 0)
             self._read_to[log] = log.end_offset
@@ -192,8 +195,6 @@ class Checker:
                     self._add(name, log.number, record)
                 elif is_result:
                     self._check_result(name, record)
-                elif is_dead:
-                    self._read_dead_letter(record)
                 else:
                     self._count_control(name.endswith(".ack-init"), record)
 
@@ -253,9 +254,24 @@ class Checker:
             raise BrokenPromise(f"{task} hears that message {number} is given up, and it is no dead letter")
         self.count("message given up")
 
-    def _read_dead_letter(self, record: StoredRecord) -> None:
-        if self.is_breaker_open():
+    def _add_dead_letters(self, log: PartitionLog) -> None:
+        """Read what has been appended; a letter counts once its transaction is committed."""
+        read_to, self._read_to[log] = self._read_to.get(log, 0), log.end_offset
+        fresh = [each for each in log.records[log.index_of(read_to) :] if not each.is_control]
+        if fresh and self.is_breaker_open():
             raise BrokenPromise("a dead letter was written while the breaker is open")
+        self._open_letters += fresh
+        self._check_open_letters()
+
+    def _check_open_letters(self) -> None:
+        letters, self._open_letters = self._open_letters, []
+        for record in letters:
+            if record.transaction is not None and record.transaction.outcome is Outcome.OPEN:
+                self._open_letters.append(record)
+            elif record.is_committed:
+                self._read_dead_letter(record)
+
+    def _read_dead_letter(self, record: StoredRecord) -> None:
         if "acktree-spout" in dict(record.headers):
             self.dead_messages.add(self.emissions[record.value or b""])
             return
@@ -266,8 +282,7 @@ class Checker:
         self.count("dead letter")
         value = self._source_value(place)
         if value is not None:
-            drivers = sum(process.name == "spark" for process in self.cluster.kernel.processes)
-            self.retries.check_dead_letter(place, value, dict(record.headers), self.max_attempts, drivers)
+            self.retries.check_dead_letter(place, value, dict(record.headers), self.max_attempts)
         self.log_event(f"dead letter {origin.decode()}")
 
     def _source_value(self, place: Place) -> bytes | None:
@@ -277,6 +292,7 @@ class Checker:
 
     def check_state(self) -> None:
         """Check what a spout's driver has committed since the last check: what it calls done must be done."""
+        self._check_open_letters()
         for topic, partition in self.state.look():
             slot = self.state.slots[topic, partition]
             above = done_above(slot)

@@ -297,8 +297,8 @@ DEFECTS = (
     Defect(
         "finish an exhausted record without a dead letter",
         f"{SPARK}/driver/spouts/spout_results.py",
-        "zip(some, self._write(some), strict=True)",
-        "zip(some, [True] * len(some), strict=True)",
+        "self._commits.commit_letters([letter for letter in letters if letter is not None])",
+        "self._commits.commit_letters([])",
     ),
     Defect(
         "treat a rejected root as a plain failure",
@@ -340,8 +340,14 @@ DEFECTS = (
     Defect(
         "write a rejected record twice to the dead letters",
         f"{SPARK}/driver/spouts/spout_results.py",
-        "        return self._dead_letters.write([record for _, record in exhausted])\n",
-        "        return self._dead_letters.write([record for _, record in exhausted] * 2)[: len(exhausted)]\n",
+        "self._commits.commit_letters([letter for letter in letters if letter is not None])",
+        "self._commits.commit_letters([letter for letter in letters * 2 if letter is not None])",
+    ),
+    Defect(
+        "commit a dead letter before the state of its record",
+        f"{SPARK}/driver/spouts/spout_commits.py",
+        "        self._letters += letters\n        self._store(self._records(self.planned))\n",
+        "        self._topic.commit({}, letters)\n        self._store(self._records(self.planned))\n",
     ),
     Defect(
         "ignore an operator's rewind",

@@ -149,9 +149,9 @@ class Retries:
         self.counters["emitted again after its delay"] += 1
 
     def check_dead_letter(
-        self, place: Place, value: bytes, headers: dict[str, bytes | None], max_attempts: int, drivers: int
+        self, place: Place, value: bytes, headers: dict[str, bytes | None], max_attempts: int
     ) -> None:
-        """Check a dead letter: its cause, and that there is one; a driver may die after its own."""
+        """Check a dead letter: its cause, and that its record has no other one."""
         cause, attempts = (str(headers[f"acktree-{name}"] or b"", "utf-8") for name in ("cause", "attempts"))
         if cause == "REJECTED":
             self.counters["record rejected"] += 1
@@ -162,8 +162,8 @@ class Retries:
         elif int(attempts) < max_attempts:
             self.found.append(f"source record {place} is a dead letter after {attempts} of {max_attempts}")
         self._dead_letters[place] += 1
-        if self._dead_letters[place] > drivers:
-            self.found.append(f"{drivers} drivers wrote {self._dead_letters[place]} dead letters of {place}")
+        if self._dead_letters[place] > 1:
+            self.found.append(f"source record {place} has {self._dead_letters[place]} dead letters")
 
     def check_failure(self, value: bytes, retry: bool, retry_after_s: float | None) -> None:
         """Check what a Python spout is told of a message."""

@@ -150,16 +150,19 @@ class SpoutTester:
     def until(self, holds: Callable[[], bool]) -> None:
         """Serve the driver, a second of its clock a time, until it has read all results and something holds.
 
-        Spark has logged the last batch, as whenever it asks for the next one. Before the driver has read all
-        results it replays nothing.
+        Before the driver has read all results it replays nothing.
         """
         deadline = world.monotonic_s() + DEADLINE_S
         while not (self.driver.has_caught_up and holds()):
             assert world.monotonic_s() < deadline, self.driver.tasks[0]
-            assert self.batch is not None
-            self.driver.written(self.batch)
-            self.driver.service(0.1)
+            self.serve(0.1)
             self.now_s += 1.0
+
+    def serve(self, wait_s: float) -> None:
+        """Serve the driver once: Spark has logged the last batch, as whenever it asks for the next one."""
+        assert self.batch is not None
+        self.driver.written(self.batch)
+        self.driver.service(wait_s)
 
     def committed(self) -> int:
         return self.place(f"{self.name}.source").offset

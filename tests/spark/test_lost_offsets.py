@@ -143,10 +143,10 @@ def test_an_idle_driver_commits_again_before_its_offsets_expire(spout: Callable[
     t.driver.commit_and_report()
     commit_result_position(t, 0)
     t.now_s += 1
-    t.driver.service(0.0)
+    t.serve(0.0)
     assert t.result_position() == 0, "nothing has changed"
     t.now_s += RENEW_INTERVAL_S
-    t.driver.service(0.0)
+    t.serve(0.0)
     assert t.result_position() == 1
 
 

@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition
 
 from acktree.core.kafka.clients import make_consumer
 from acktree.spark.driver.spouts import result_topics
-from acktree.spark.driver.spouts.dead_letters import DeadLetterWriter
+from acktree.spark.driver.spouts.dead_letters import DeadLetter, DeadLetterReader
 from acktree.spark.driver.spouts.spout_results import MAX_DEAD_LETTERS
 from acktree.spark.ledger.task import ExhaustedRecord
 from acktree.wire.control_records import NEVER, Cause
@@ -29,14 +29,14 @@ def test_rejected_records_are_written_together_and_a_commit_comes_between(
     for start in range(0, records, SOME):
         failed = [(*each, Cause.FAILED) for each in emitted[start : start + SOME]]
         t.send_result(failed=failed, retry_after_ms=NEVER)
-    waits, write = list[int](), DeadLetterWriter.write
+    waits, read = list[int](), DeadLetterReader.read
 
-    def counted(writer: DeadLetterWriter, given: Sequence[ExhaustedRecord]) -> list[bool]:
+    def counted(reader: DeadLetterReader, given: Sequence[ExhaustedRecord]) -> list[DeadLetter | None]:
         waits.append(t.count("dead_lettered"))
-        return write(writer, given)
+        return read(reader, given)
 
-    monkeypatch.setattr(DeadLetterWriter, "write", counted)
-    t.driver.service(DEADLINE_S)
+    monkeypatch.setattr(DeadLetterReader, "read", counted)
+    t.serve(DEADLINE_S)
     assert t.count("dead_lettered") == MAX_DEAD_LETTERS
     t.until(lambda: t.count("dead_lettered") == records)
     assert waits == [0, MAX_DEAD_LETTERS, 2 * MAX_DEAD_LETTERS]
@@ -71,5 +71,5 @@ def test_results_are_read_until_none_is_left_before_a_batch_is_planned(
     for each in emitted:
         t.send_result(acked=[each])
     monkeypatch.setattr(result_topics, "MAX_RESULTS_PER_POLL", 3)
-    t.driver.service(DEADLINE_S)
+    t.serve(DEADLINE_S)
     assert t.pending < 10 - 3, "not one poll alone; a real client may have fetched no more yet"

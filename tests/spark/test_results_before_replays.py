@@ -23,7 +23,7 @@ def test_nothing_is_replayed_before_all_results_are_read_which_may_finish_it(
     t.start()
     monkeypatch.setattr(result_topics, "MAX_RESULTS_PER_POLL", 1)  # one failure
     monkeypatch.setattr(result_topics, "MAX_READ_S", -DEADLINE_S - 1.0)
-    t.driver.service(DEADLINE_S)
+    t.serve(DEADLINE_S)
     assert t.count("failed") == 1
     assert not t.driver.has_caught_up
     assert t.driver.next_batch(t.driver.log_ends(), None) is None
@@ -43,7 +43,7 @@ def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached
     deadline = world.monotonic_s() + DEADLINE_S
     while not t.count("failed"):
         assert world.monotonic_s() < deadline
-        t.driver.service(0.1)
+        t.serve(0.1)
     assert t.driver.has_caught_up, "not only once a consumer has waited for more"
     t.now_s += 100
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0]

@@ -79,7 +79,7 @@ def test_exactly_the_failed_record_is_replayed_after_its_back_off(spout: Callabl
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     t.send_result(failed=[(*emitted[3], Cause.FAILED)])
-    t.driver.service(5.0)
+    t.serve(5.0)
     assert t.count("failed") == 1
     assert t.next_batch() is None
     t.now_s += 1.01
@@ -240,7 +240,7 @@ def test_a_rewind_while_running_emits_the_range_again_and_old_acks_do_not_finish
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(3, 10))
     t.send_result(acked=emitted)
-    t.driver.service(5.0)
+    t.serve(5.0)
     assert t.pending == 7
     t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
@@ -413,7 +413,7 @@ def test_a_driver_that_may_not_read_the_registry_any_more_reports_it(
 ) -> None:
     t = spout(records=1)
     monkeypatch.setattr(Registry, "refresh", lambda self: setattr(self, "refused", "may not be read"))
-    t.driver.service(0.0)
+    t.serve(0.0)
     t.driver.commit_and_report()
     consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.stats"})
     consumer.assign([TopicPartition(f"{t.name}.stats", 0, OFFSET_BEGINNING)])

@@ -190,7 +190,7 @@ class TaskLedger:
         del self.sources[slot]
 
     def finish_record(self, record: ExhaustedRecord, counted: str = "dead_lettered") -> None:
-        """Mark a record as done whose dead letter is written, or which is gone; count it as ``counted``."""
+        """Mark a record as done that is given up, or which is gone; count it as ``counted``."""
         finished = self.slots[record.source.slot].finish(record.offset, record.offset + 1)
         self.counters[counted] += finished
 

@@ -18,6 +18,7 @@ from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import Published
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
+from acktree.spark.driver.spouts.dead_letters import DeadLetter
 from acktree.spark.driver.spouts.group_offsets import CommittedOffset, GroupOffsets
 from acktree.spark.driver.spouts.state_topic import SpoutStates, StateTopic
 from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
@@ -114,6 +115,8 @@ class SpoutCommits:
         self.positions: dict[int, ResultPosition] = {}
         self._tasks: Mapping[int, TaskLedger] = {}
         self._monotonic, self._renew_at_s = monotonic, 0.0
+        self._letters: list[DeadLetter] = []
+        """Those of records that are done in memory: whatever is committed next has them with it."""
         self._viewed: object = None
         self._driver = f"{world.current().host_name()}/{world.process_id()}"
 
@@ -332,6 +335,16 @@ class SpoutCommits:
             self._offsets.commit(frontiers, self.term, self._positions())
             self._viewed = (frontiers, positions)
 
+    def commit_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Commit dead letters and the state in which their records are done; the view follows later.
+
+        Raises what ``StateTopic.commit`` raises, and BrokerRefused: a topic takes no form of a letter. From
+        then on nothing is committed without these letters.
+        """
+        assert self._given is None, "results are applied between batches"
+        self._letters += letters
+        self._store(self._records(self.planned))
+
     def _store(self, records: Records, everything: bool = False) -> None:
         """Commit what has changed of the state, or all of it: else the transactional id would expire."""
         gone = self._stored.keys() - records.keys()
@@ -339,8 +352,9 @@ class SpoutCommits:
         changed: dict[bytes, bytes | None] = {
             key: value for key, value in records.items() if known.get(key) != value
         }
-        if changed or gone:
-            self._topic.commit(changed | dict.fromkeys(gone))
+        if changed or gone or self._letters:
+            self._topic.commit(changed | dict.fromkeys(gone), self._letters)
+            self._letters.clear()
             self._stored = dict(records)
 
     def _records(self, planned: int) -> Records:

@@ -21,7 +21,7 @@ from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.spark.driver.driver_metrics import serve_driver
 from acktree.spark.driver.reporter import FIRST_REPORT_S, Reporter
 from acktree.spark.driver.source_watch import SourceWatch
-from acktree.spark.driver.spouts.dead_letters import DeadLetterWriter
+from acktree.spark.driver.spouts.dead_letters import DeadLetterReader
 from acktree.spark.driver.spouts.offset_resets import OffsetResets
 from acktree.spark.driver.spouts.replay_queue import ReplayQueue
 from acktree.spark.driver.spouts.result_topics import ResultTopics
@@ -75,9 +75,7 @@ class SpoutDriver:
         self._consumer = make_consumer(settings)
         self._reporter = Reporter(options)
         reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
-        dead_letters = DeadLetterWriter(
-            reader, self._reporter.producer, topology.dead_letter_topic, group, options.bootstrap
-        )
+        dead_letters = DeadLetterReader(reader, topology.dead_letter_topic, group, options.bootstrap)
         self.tasks: dict[int, TaskLedger] = {}
         self.commits = SpoutCommits(self._consumer, self._admin, topology, options, monotonic)
         self._resets = OffsetResets(options, self.commits, self.tasks)

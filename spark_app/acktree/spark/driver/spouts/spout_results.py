@@ -1,6 +1,6 @@
 """What the result topics say, applied to a spout's ledgers.
 
-Invariant: a record whose attempts are used up is on the dead-letter topic before it counts as done, and the
+Invariant: a record whose attempts are used up is done by the transaction that writes its dead letter, and the
 result position follows only what has been applied.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import TopicPartition
 
-from acktree.spark.driver.spouts.dead_letters import DeadLetterWriter
+from acktree.spark.driver.spouts.dead_letters import DeadLetterReader
 from acktree.spark.driver.spouts.replay_queue import QueuedReplay, ReplayQueue
 from acktree.spark.driver.spouts.result_topics import ResultRecord, ResultTopics
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
@@ -28,7 +28,7 @@ class SpoutResults:
         tasks: Mapping[int, TaskLedger],
         commits: SpoutCommits,
         replays: ReplayQueue,
-        dead_letters: DeadLetterWriter,
+        dead_letters: DeadLetterReader,
         *,
         is_removed: Callable[[SourceSlot, int], bool],
         monotonic: Callable[[], float],
@@ -107,19 +107,24 @@ class SpoutResults:
     def _write_dead_letters(self) -> None:
         """Write the dead letters, finish their records, and let result positions pass what was applied."""
         while some := self._exhausted[:MAX_DEAD_LETTERS]:
-            for (task, record), is_written in zip(some, self._write(some), strict=True):
-                if is_written:
-                    task.finish_record(record, "dead_lettered")
-                else:
-                    is_lost = self._is_removed(record.source, record.offset)
-                    task.finish_record(record, "lost" if is_lost else "absent")
+            self._write(some)
             del self._exhausted[: len(some)]
+        self._pass_applied()
+
+    def _write(self, some: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> None:
+        letters = self._dead_letters.read([record for _, record in some])
+        for (task, record), letter in zip(some, letters, strict=True):
+            if letter is not None:
+                task.finish_record(record)
+            else:
+                is_lost = self._is_removed(record.source, record.offset)
+                task.finish_record(record, "lost" if is_lost else "absent")
+        self._commits.commit_letters([letter for letter in letters if letter is not None])
+
+    def _pass_applied(self) -> None:
         for number, next_offset in self._applied.items():
             self._commits.positions[number].read = next_offset
         self._applied.clear()
-
-    def _write(self, exhausted: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> list[bool]:
-        return self._dead_letters.write([record for _, record in exhausted])
 
     def close(self) -> None:
         """Close the connections of the reader of dead letters."""

@@ -4,9 +4,10 @@ Invariant: only the driver that started last can commit. A start has read everyt
 record, never because nothing more comes; what it cannot read stops it, with coordinates.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -21,11 +22,11 @@ from acktree.core.kafka.clients import (
     retry_until_ready,
 )
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
-from acktree.core.kafka.settings import Settings, consumer_settings, producer_settings
+from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
+from acktree.spark.driver.spouts.dead_letters import DeadLetter
 from acktree.spark.ledger.slot_states import offsets_of
 from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import (
-    MAX_STATE_BYTES,
     SPOUT_KEY,
     START_KEY,
     SlotKey,
@@ -39,6 +40,7 @@ from acktree.wire.state_records import (
     encode_state_start,
 )
 
+FULL_QUEUE_WAIT_S = 0.1
 COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
 
@@ -103,8 +105,8 @@ class StateTopic:
         """Connect to nothing yet; ``group`` is the spout's, and the transactional id of its driver."""
         self._admin, self._bootstrap, self._user = admin, bootstrap, user
         self._group, self.topic = group, topic
-        limit = {"message_max_bytes": MAX_STATE_BYTES, "linger_ms": 0}
-        self._settings = producer_settings(bootstrap, user, transactional_id=group, **limit)
+        settings = {**user, **ANY_SIZE}
+        self._settings = producer_settings(bootstrap, settings, transactional_id=group, linger_ms=0)
 
     def take_over(self) -> SpoutStates:
         """Fence the driver before, and return all that it, or any other one, has committed.
@@ -154,8 +156,10 @@ class StateTopic:
                 raise as_clear_error(error, self._bootstrap, f"topic {self.topic}")
         return states
 
-    def commit(self, records: Mapping[bytes, bytes | None]) -> None:
-        """Write records in one transaction, None for a tombstone; what is not confirmed is repeated.
+    def commit(self, records: Mapping[bytes, bytes | None], letters: Sequence[DeadLetter] = ()) -> None:
+        """Write records and dead letters in one transaction; what is not confirmed is repeated.
+
+        None is a tombstone. A letter that is too large for its topic is shortened.
 
         Raises:
             ZombieDriver: a newer driver has started, or the broker has ended the transaction of this one.
@@ -163,35 +167,70 @@ class StateTopic:
             BrokerRefused, NotAuthorized: see there.
         """
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
-        while not self._is_committed(records, until_s):
+        while not self._is_committed(records, letters, until_s):
             pass
 
-    def _is_committed(self, records: Mapping[bytes, bytes | None], until_s: float) -> bool:
+    def _is_committed(
+        self, records: Mapping[bytes, bytes | None], letters: Sequence[DeadLetter], until_s: float
+    ) -> bool:
         """Try one transaction; False if it was aborted for a reason that passes."""
+        refused: list[tuple[DeadLetter, KafkaError]] = []
         try:
             self._producer.begin_transaction()
+            for letter in letters:
+                self._queue(
+                    letter.topic, *letter.forms[0], on_delivery=partial(_add_refused, refused, letter)
+                )
             for key, value in records.items():
-                self._producer.produce(self.topic, value, key, 0)
+                self._queue(self.topic, key, value, partition=0)
+            if letters:
+                self._producer.flush(BROKER_TIMEOUT_S)  # so that their reports are served
             self._repeated(partial(self._producer.commit_transaction, BROKER_TIMEOUT_S), until_s)
             return True
         except KafkaException as error:
             self._check(error.args[0], error)
             if not error.args[0].txn_requires_abort():
                 raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
-            self._abort(error, until_s)
+            self._abort(error, refused, until_s)
             return False
 
-    def _abort(self, cause: KafkaException, until_s: float) -> None:
-        """Abort the transaction. Raises what has failed it if that does not pass, or what fails the abort."""
-        is_over = not _passes(cause.args[0]) or world.monotonic_s() > until_s
+    def _queue(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: object = None,
+        **more: Any,
+    ) -> None:
+        """Hand a record over; wait while the client's queue is full."""
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=cast(Any, headers), **more)
+                return
+            except BufferError:
+                self._producer.poll(FULL_QUEUE_WAIT_S)
+
+    def _abort(
+        self, cause: KafkaException, refused: Sequence[tuple[DeadLetter, KafkaError]], until_s: float
+    ) -> None:
+        """Abort the transaction, and shorten the letters that were too large.
+
+        Raises what has failed it if that does not pass, else what fails the abort.
+        """
+        failed: KafkaException | None = None
         try:
             self._repeated(partial(self._producer.abort_transaction, BROKER_TIMEOUT_S), until_s)
         except KafkaException as error:
-            if not is_over:
-                self._check(error.args[0], error)
-                raise as_clear_error(error.args[0], self._bootstrap) from error
-        if is_over:
-            raise as_clear_error(cause.args[0], self._bootstrap, f"topic {self.topic}") from cause
+            failed = error
+        too_large = [letter for letter, error in refused if error.code() == KafkaError.MSG_SIZE_TOO_LARGE]
+        for letter in too_large:
+            letter.shorten()
+        if world.monotonic_s() > until_s or not (too_large or _passes(cause.args[0])):
+            topic, reason = (refused[0][0].topic, refused[0][1]) if refused else (self.topic, cause.args[0])
+            raise as_clear_error(reason, self._bootstrap, f"topic {topic}") from cause
+        if failed is not None:
+            self._check(failed.args[0], failed)
+            raise as_clear_error(failed.args[0], self._bootstrap) from failed
 
     def _repeated(self, call: Callable[[], object], until_s: float) -> None:
         """Make a call, and make it again while its answer is lost, until a time."""
@@ -213,5 +252,20 @@ class StateTopic:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Return whether a new transaction may succeed where this one was aborted."""
-    return error.retriable() or error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
+    """Return whether a new transaction may succeed where this one was aborted.
+
+    After a refused record the client's next one on its partition is out of sequence, once.
+    """
+    passing = KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    return error.retriable() or error.code() in passing
+
+
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What becomes of the other records where one was refused."""
+
+
+def _add_refused(
+    refused: list[tuple[DeadLetter, KafkaError]], letter: DeadLetter, error: KafkaError | None, _sent: object
+) -> None:
+    if error is not None and error.code() not in _PURGED:
+        refused.append((letter, error))
