@@ -10,7 +10,7 @@ time is goodput, once a record.
 
 from collections import deque
 
-from acktree.producers.spouts.pending_limit import PendingLimit
+from acktree.producers.ledger.pending_limit import PendingLimit
 
 STEP_S, BIN_S, END_S = 0.1, 5.0, 600.0
 ARRIVING, CAPACITY, SLOW = 100, 200, 20

@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.control_records import Result
 from acktree.wire.ids import IdArray, generation_of, root_ids

@@ -26,7 +26,7 @@ from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import Published, read_history
 from acktree.producers.collecting.counters import Counters
-from acktree.spark.ledger.partitions.done_set import serialized
+from acktree.producers.ledger.partitions.done_set import serialized
 from acktree.wire.codec import encode_ack, encode_ack_init, encode_result
 from acktree.wire.control_records import ENTRY, Ack, AckInit, EntryArray, Result
 from acktree.wire.header import HEADER, Anchor, encode_header

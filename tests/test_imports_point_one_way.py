@@ -44,7 +44,7 @@ def test_no_import_is_hidden():
     [
         "import acktree",
         "def late():\n    import acktree as a",
-        "import importlib\nimportlib.import_module('acktree.spark.ledger.partitions.partition')",
+        "import importlib\nimportlib.import_module('acktree.producers.ledger.partitions.partition')",
         "from importlib import import_module\nimport_module('pyspark.sql')",
         "__import__('acktree.acker')",
     ],

@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from acktree.spark.ledger.partitions.blocks import Blocks, block_firsts
+from acktree.producers.ledger.partitions.blocks import Blocks, block_firsts
 from acktree.wire.ids import generation_of
 from cores.script import Core, Did, holds, same
 

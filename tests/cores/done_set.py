@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.spark.ledger.partitions.done_set import first_absent, next_done, runs, serialized, set_of
+from acktree.producers.ledger.partitions.done_set import first_absent, next_done, runs, serialized, set_of
 from cores.script import Core, Did, same
 
 

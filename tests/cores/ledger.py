@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.wire.ids import generation_of, next_run
 from cores.retry_model import POLICY
 from cores.script import Core, Did, holds, same

@@ -4,7 +4,7 @@ from random import Random
 
 from pyroaring import BitMap64
 
-from acktree.spark.ledger.partitions.retries import Replay, Retries
+from acktree.producers.ledger.partitions.retries import Replay, Retries
 from acktree.wire.ids import generation_of
 from cores.retry_model import POLICY, RetriesModel
 from cores.script import Core, Did, same
@@ -93,4 +93,4 @@ def run_seed(draw: Random, did: Did) -> None:
         script.step()
 
 
-CORE = Core(run_seed, {"acktree.spark.ledger.partitions.retries.ATTEMPT_MASK": IN_A_RUN - 1})
+CORE = Core(run_seed, {"acktree.producers.ledger.partitions.retries.ATTEMPT_MASK": IN_A_RUN - 1})

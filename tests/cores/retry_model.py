@@ -6,7 +6,7 @@ It is the model of ``Retries``, alone and inside a ledger.
 from dataclasses import dataclass
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.retries import FailureOutcome
+from acktree.producers.ledger.partitions.retries import FailureOutcome
 
 POLICY = RetryPolicy(initial_s=1, max_s=4, max_attempts=3)
 

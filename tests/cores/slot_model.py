@@ -3,7 +3,7 @@
 It has no frontier to keep and no ranges to cut: all is derived from two plain collections each time.
 """
 
-from acktree.spark.ledger.partitions.retries import FailureOutcome
+from acktree.producers.ledger.partitions.retries import FailureOutcome
 from cores.blocks import BlocksModel
 from cores.retry_model import RetriesModel
 

@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.live_replay import LiveReplay
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import Attempt
-from acktree.spark.ledger.slot_states import ledger_of, state_of
+from acktree.producers.ledger.partitions.live_replay import LiveReplay
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import Attempt
+from acktree.producers.ledger.slot_states import ledger_of, state_of
 from acktree.wire.control_records import Span
 from acktree.wire.ids import generation_of, next_run
 from acktree.wire.state_records import decode_slot_state, encode_slot_state

@@ -5,10 +5,10 @@ from random import Random
 
 import numpy as np
 
-from acktree.spark.ledger.logged_batch import MAX_RANGES_PER_SLOT
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import FailureOutcome
-from acktree.spark.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
+from acktree.producers.ledger.logged_batch import MAX_RANGES_PER_SLOT
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import FailureOutcome
+from acktree.producers.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 from acktree.wire.control_records import Absent, Cause, Failure, Result, Span
 from acktree.wire.ids import generation_of, next_run, root_id
 from cores.retry_model import POLICY

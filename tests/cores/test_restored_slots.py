@@ -3,9 +3,9 @@
 import pytest
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import FailureOutcome
-from acktree.spark.ledger.slot_states import ledger_of, state_of
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import FailureOutcome
+from acktree.producers.ledger.slot_states import ledger_of, state_of
 from acktree.wire.ids import generation_of
 
 POLICY = RetryPolicy(initial_s=1, max_s=4, max_attempts=1_000, max_after_s=600)

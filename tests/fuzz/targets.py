@@ -24,9 +24,9 @@ from acktree.core.topology.file import Topology, parse_topology
 from acktree.core.topology.registry import History, Published, Slot
 from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.collecting.arithmetic.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.ledger.logged_batch import CheckpointMismatch, PlannedBatch
+from acktree.producers.ledger.slot_states import ledger_of, state_of
 from acktree.producers.spouts.claim import DamagedClaim, OversizedClaim, decode_claim
-from acktree.spark.ledger.logged_batch import CheckpointMismatch, PlannedBatch
-from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.wire import codec, state_records
 from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.wire.commit_metadata import seal

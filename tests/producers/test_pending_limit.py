@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from acktree.producers.spouts.pending_limit import FIRST_LIMIT, FIRST_SHARE, TARGET_S, PendingLimit
+from acktree.producers.ledger.pending_limit import FIRST_LIMIT, FIRST_SHARE, TARGET_S, PendingLimit
 
 STEP_S = 0.1
 WRITE_S = 0.3

@@ -38,15 +38,15 @@ from acktree.producers.bolt import BasicBolt, Emit
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.spout import Spout
+from acktree.producers.spouts.driver.reports.reporter import Reporter
+from acktree.producers.spouts.driver.sources.source_topics import UnknownPartition
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.loop import Worker
-from acktree.spark.driver.reporter import Reporter
-from acktree.spark.driver.source_watch import check_source
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
+from acktree.spark.driver.source_check import check_source
 from acktree.spark.shared.batch_commits import BatchName
 from acktree.spark.shared.options import SourceOptions
-from acktree.spark.shared.source_topics import UnknownPartition
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
 from acktree.wire.codec import encode_ack_init, encode_result

@@ -17,7 +17,7 @@ from acktree.core.topology.flow import Flow
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import Published
 from acktree.producers import BasicBolt, Reject, RetryLater
-from acktree.spark.driver.spouts import spout_driver
+from acktree.producers.spouts.driver import spout_driver
 from acktree.testing import TopologyTester
 from looking import look
 from offers import Offers

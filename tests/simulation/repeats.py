@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acktree.producers.collecting.arithmetic.done_above import decode_done
-from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.testing.kafka.broker.committed import Committed
 from acktree.testing.kafka.broker.groups import Group
 from acktree.testing.virtual.kernel import Process

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
-from acktree.spark.ledger.logged_batch import PlannedBatch, Range
+from acktree.producers.ledger.logged_batch import PlannedBatch, Range
 from acktree.wire.control_records import BACK_OFF, NEVER, Ack, Failure, Result
 from acktree.wire.ids import root_id
 from simulation.repeats import Place

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
-from acktree.spark.ledger.logged_batch import NUMBER_BITS
+from acktree.producers.ledger.logged_batch import NUMBER_BITS
 from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.kafka.broker.committed import Committed
 from acktree.testing.kafka.broker.log import Outcome

@@ -15,10 +15,10 @@ from confluent_kafka import KafkaException
 from acktree.acker.service import Acker
 from acktree.core.topology.file import Topology
 from acktree.core.topology.publish import apply_topology
+from acktree.producers.ledger.logged_batch import PlannedBatch
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.loop import Worker
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
-from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.testing.kafka.broker.assignors import Place
 from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.spark.spark_stub import Calls, Checkpoint, SparkApplication

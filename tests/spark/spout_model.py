@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
-from acktree.spark.ledger.partitions.blocks import block_firsts
-from acktree.spark.ledger.partitions.live_replay import LiveReplay
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import emit_logged, ledger_of, renew_if_too_old, state_of
-from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
+from acktree.producers.ledger.partitions.blocks import block_firsts
+from acktree.producers.ledger.partitions.live_replay import LiveReplay
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.slot_states import emit_logged, ledger_of, renew_if_too_old, state_of
+from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import (
     BACK_OFF,
     NEVER,

@@ -11,10 +11,10 @@ from acktree.core import world
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
-from acktree.spark.driver.spouts.state_topic import SpoutStates
-from acktree.spark.ledger.logged_batch import PlannedBatch
-from acktree.spark.ledger.partitions.blocks import block_firsts
+from acktree.producers.ledger.logged_batch import PlannedBatch
+from acktree.producers.ledger.partitions.blocks import block_firsts
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.state_topic import SpoutStates
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_replay_command, encode_result
 from acktree.wire.control_records import BACK_OFF, Cause, Failure, ReplayCommand, Result, Span

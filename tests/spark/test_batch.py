@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.spark.ledger.logged_batch import (
+from acktree.producers.ledger.logged_batch import (
     MAX_REPLAYS,
     CheckpointMismatch,
     PlannedBatch,
@@ -14,8 +14,8 @@ from acktree.spark.ledger.logged_batch import (
     Replays,
     group_replays,
 )
-from acktree.spark.ledger.partitions.retries import Replay
-from acktree.spark.shared.log_bounds import check_offsets
+from acktree.producers.ledger.partitions.retries import Replay
+from acktree.producers.spouts.driver.sources.log_bounds import check_offsets
 from acktree.wire.ids import OffsetTooLarge
 
 EMPTY = PlannedBatch(1, ()).to_json()

@@ -12,8 +12,8 @@ from acktree.console.main import main
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.topology.registry import read_history
 from acktree.producers.collecting.arithmetic.packing import InitPacker
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
-from acktree.spark.shared.options import BadOption
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_options import BadOption
 from acktree.wire.control_records import Cause
 from acktree.wire.ids import generation_of, root_id
 from spark.spouts import SpoutTester

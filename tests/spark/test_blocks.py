@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.logged_batch import MAX_REPLAYS, Range
-from acktree.spark.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
-from acktree.spark.ledger.partitions.done_set import runs
-from acktree.spark.ledger.partitions.live_replay import LiveReplay
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
-from acktree.spark.ledger.slot_states import ledger_of, state_of
-from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.producers.ledger.logged_batch import MAX_REPLAYS, Range
+from acktree.producers.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
+from acktree.producers.ledger.partitions.done_set import runs
+from acktree.producers.ledger.partitions.live_replay import LiveReplay
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import FailureOutcome, Replay
+from acktree.producers.ledger.slot_states import ledger_of, state_of
+from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import NEVER, Cause, Failure, Result, Span
 from acktree.wire.ids import generation_of, root_id
 from spark.spout_model import LOG_END, POLICY, SpoutModel

@@ -13,15 +13,15 @@ from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.producers.errors import DeliveryFailed
+from acktree.producers.ledger.logged_batch import PlannedBatch
+from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.producers.spouts.driver.sources.source_topics import VanishedPartition
+from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.spark.driver.bolt_driver import BoltDriver
-from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
-from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, transactional_id
 from acktree.spark.shared.bolt_claim import NewerDriver, check_claim
-from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.shared.options import SourceOptions
-from acktree.spark.shared.source_topics import VanishedPartition
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, TransactionLost
@@ -135,7 +135,7 @@ def bolt(
     kafka: str, unique: str, simulation: Simulation | None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BoltTester]:
     monkeypatch.setattr(
-        "acktree.spark.shared.log_bounds.END_CHECK_INTERVAL_S", 0.05
+        "acktree.producers.spouts.driver.sources.log_bounds.END_CHECK_INTERVAL_S", 0.05
     )  # one broker: no other leader
     made: list[BoltTester] = []
     run_in(simulation, lambda: made.append(BoltTester(kafka, unique)))

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from acktree.spark.ledger.partitions.done_set import first_absent, runs, serialized, set_of
+from acktree.producers.ledger.partitions.done_set import first_absent, runs, serialized, set_of
 
 
 @given(st.sets(st.integers(0, 400)), st.integers(0, 420))

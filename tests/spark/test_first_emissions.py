@@ -6,11 +6,11 @@ Neither a replay nor a restart with its checkpoint makes a record younger; what 
 from pyroaring import BitMap64
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.emission_times import FirstEmission
-from acktree.spark.ledger.partitions.live_replay import LiveReplay
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import ledger_of, state_of
-from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.producers.ledger.partitions.emission_times import FirstEmission
+from acktree.producers.ledger.partitions.live_replay import LiveReplay
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.slot_states import ledger_of, state_of
+from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import Span
 from acktree.wire.ids import generation_of
 

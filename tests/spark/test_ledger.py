@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.done_set import runs
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
-from acktree.spark.ledger.slot_figures import held_s
+from acktree.producers.ledger.partitions.done_set import runs
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import FailureOutcome, Replay
+from acktree.producers.ledger.slot_figures import held_s
 from acktree.wire.ids import generation_of
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)

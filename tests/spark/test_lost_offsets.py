@@ -7,9 +7,9 @@ from confluent_kafka import TopicPartition
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
+from acktree.producers.spouts.driver.group_offsets import ZombieDriver
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
-from acktree.spark.driver.spouts.group_offsets import ZombieDriver
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
 from acktree.wire.control_records import Cause
 from acktree.wire.state_records import encode_slot_state
 from spark.spouts import DEADLINE_S, SpoutTester

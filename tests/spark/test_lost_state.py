@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from acktree.core.errors import MissingTopic
-from acktree.spark.driver.spouts.state_topic import UnreadableState, ZombieDriver
-from acktree.spark.shared.source_topics import SpoutTopics
+from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics
+from acktree.producers.spouts.driver.state_topic import UnreadableState, ZombieDriver
 from acktree.wire.avro import FRAME_BYTES, zigzag
 from acktree.wire.state_records import (
     SPOUT_KEY,

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from acktree.core.kafka.clients import make_consumer
-from acktree.spark.driver.spouts import result_topics
-from acktree.spark.driver.spouts.dead_letters import DeadLetter, DeadLetterReader
-from acktree.spark.driver.spouts.spout_results import MAX_DEAD_LETTERS
-from acktree.spark.ledger.task import ExhaustedRecord
+from acktree.producers.ledger.task import ExhaustedRecord
+from acktree.producers.spouts.driver import result_topics
+from acktree.producers.spouts.driver.dead_letters import DeadLetter, DeadLetterReader
+from acktree.producers.spouts.driver.spout_results import MAX_DEAD_LETTERS
 from acktree.wire.control_records import NEVER, Cause
 from spark.spouts import DEADLINE_S, SpoutTester
 

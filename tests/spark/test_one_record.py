@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.kafka.settings import consumer_settings, producer_settings
-from acktree.spark.driver.spouts.one_record import read_record
+from acktree.producers.spouts.driver.one_record import read_record
 
 pytestmark = pytest.mark.simulated
 
@@ -65,7 +65,7 @@ def test_nothing_is_known_of_a_record_beyond_the_end_of_the_log(
     kafka: str, unique: str, reset: str, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that lags behind the one before it looks like this, for a moment."""
-    monkeypatch.setattr("acktree.spark.driver.spouts.one_record.BROKER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("acktree.producers.spouts.driver.one_record.BROKER_TIMEOUT_S", 2.0)
     with (
         filled(kafka, unique, reset) as topic,
         pytest.raises(BrokerUnreachable, match="the log ends before it"),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.spark.runtime.spark_version import ReadAllAvailable
 from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import SpoutTester

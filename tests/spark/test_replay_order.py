@@ -4,13 +4,13 @@ import pytest
 
 from acktree.core.reports.breaker import Breaker, BreakerPolicy
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.logged_batch import Replays
-from acktree.spark.ledger.new_records import emit_new
-from acktree.spark.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import REPLAY_GAP, SEEK_COST
-from acktree.spark.ledger.probes import plan_probe
-from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.producers.ledger.logged_batch import Replays
+from acktree.producers.ledger.new_records import emit_new
+from acktree.producers.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import REPLAY_GAP, SEEK_COST
+from acktree.producers.ledger.probes import plan_probe
+from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import BACK_OFF, Cause, Failure, Result
 from acktree.wire.ids import generation_of, root_id
 

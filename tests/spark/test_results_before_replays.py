@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from acktree.core import world
-from acktree.spark.driver.spouts import result_topics
+from acktree.producers.spouts.driver import result_topics
 from acktree.wire.control_records import Cause
 from spark.spouts import DEADLINE_S, SpoutTester
 

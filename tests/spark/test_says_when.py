@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.partitions.retries import Replay
-from acktree.spark.ledger.task import Effect, SourceSlot, TaskLedger
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import Replay
+from acktree.producers.ledger.task import Effect, SourceSlot, TaskLedger
 from acktree.wire.control_records import BACK_OFF, NEVER, Cause, Failure, Result
 from acktree.wire.ids import generation_of, root_id
 from spark.spout_model import SpoutModel

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql.types import StructType
 
-from acktree.spark.shared.options import BadOption
+from acktree.producers.spouts.driver.spout_options import BadOption
 from acktree.spark.sink import JOINS_CHECKED, stream_writer
 from acktree.spark.tasks.writing.anchoring import BadColumn
 

@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from acktree.producers.spouts.driver.spout_options import BadOption
 from acktree.spark.runtime.available_now import stop_when_done
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
-from acktree.spark.shared.options import BadOption, SourceOptions
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.source import FORMAT
 from spark.test_handoff import handoff_files
 

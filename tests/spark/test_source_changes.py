@@ -15,11 +15,12 @@ from acktree.core.kafka.clients import make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.plan import Plan
 from acktree.core.topology.publish import apply_topology
-from acktree.spark.driver import source_watch
-from acktree.spark.driver.source_watch import CHECK_INTERVAL_S, check_source
-from acktree.spark.ledger.logged_batch import PlannedBatch
-from acktree.spark.ledger.partitions.done_set import serialized
-from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.producers.ledger.logged_batch import PlannedBatch
+from acktree.producers.ledger.partitions.done_set import serialized
+from acktree.producers.spouts.driver.sources import source_watch
+from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
+from acktree.spark.driver.source_check import check_source
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.wire.control_records import Cause
@@ -52,7 +53,7 @@ def recreate(t: SpoutTester, partitions: int = 1) -> None:
 @pytest.fixture(autouse=True)
 def _no_other_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one broker there is nothing to be patient for."""
-    monkeypatch.setattr("acktree.spark.shared.log_bounds.END_CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("acktree.producers.spouts.driver.sources.log_bounds.END_CHECK_INTERVAL_S", 0.05)
 
 
 def remove_before(t: SpoutTester, offset: int) -> None:

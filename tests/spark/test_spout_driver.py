@@ -11,10 +11,11 @@ from acktree.core.kafka.clients import make_admin, make_consumer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import Registry
-from acktree.spark.driver.spouts.group_offsets import ZombieDriver
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
-from acktree.spark.shared.options import BadOption, SourceOptions
-from acktree.spark.shared.source_topics import UnknownPartition
+from acktree.producers.spouts.driver.group_offsets import ZombieDriver
+from acktree.producers.spouts.driver.sources.source_topics import UnknownPartition
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_options import BadOption
+from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_result
 from acktree.wire.control_records import NEVER, Cause, Result
 from acktree.wire.ids import generation_of, next_run

@@ -9,7 +9,7 @@ from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.reports.stats import STARTING, STATS_INTERVAL_S, decode_report
 from acktree.core.topology.file import stats_topic
-from acktree.spark.driver.reporter import reports_of_start
+from acktree.producers.spouts.driver.reports.reporter import reports_of_start
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from acktree.core.topology.retry_policy import RetryPolicy
-from acktree.spark.ledger.partitions.emission_times import EmissionTimes
-from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import OLDEST_FLOOR_RUNS
-from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.producers.ledger.partitions.emission_times import EmissionTimes
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.slot_states import OLDEST_FLOOR_RUNS
+from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.codec import decode_absent, encode_absent
 from acktree.wire.control_records import Absent, Cause, Failure, Result, Span
 from acktree.wire.ids import MAX_RUN, generation_of, next_run, root_id

@@ -21,8 +21,9 @@ from acktree.core.kafka.settings import Settings
 from acktree.core.temporary_folder import temporary_folder
 from acktree.core.topology.file import stats_topic
 from acktree.core.user_code import load_callable
-from acktree.spark.driver.reporter import reports_of_start
-from acktree.spark.driver.source_watch import check_source
+from acktree.producers.spouts.driver.reports.reporter import reports_of_start
+from acktree.producers.spouts.driver.spout_options import BadOption
+from acktree.spark.driver.source_check import check_source
 from acktree.spark.native.spark_home import plain_files
 from acktree.spark.native.switch import why_off
 from acktree.spark.runtime import available_now
@@ -30,7 +31,7 @@ from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
 from acktree.spark.runtime.short_errors import TRACEBACK, last_error
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
-from acktree.spark.shared.options import BadOption, SourceOptions
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.sink import narrow_writer, target_of
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import BadTransform, Stage, Transform

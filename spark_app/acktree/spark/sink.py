@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from acktree.spark.shared.options import NARROW, BadOption, SourceOptions
+from acktree.producers.spouts.driver.spout_options import BadOption
+from acktree.spark.shared.options import NARROW, SourceOptions
 from acktree.spark.tasks.writing.declared_task import write_declared
 from acktree.spark.tasks.writing.row_columns import check_columns
 from acktree.wire.errors import AcktreeError

@@ -25,6 +25,7 @@ from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.core.topology.registry import Registry
 from acktree.core.user_code import described
+from acktree.producers.spouts.driver.spout_options import BadOption
 from acktree.spark.driver.timeout_resets import Resets, read_tasks_of, resetting
 from acktree.spark.driver.writers import writers
 from acktree.spark.runtime.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
@@ -32,7 +33,7 @@ from acktree.spark.runtime.short_errors import with_short_errors
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
 from acktree.spark.shared.bolt_claim import check_claim
-from acktree.spark.shared.options import BadOption, SourceOptions
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.handoff import handoff_wanted
 from acktree.spark.tasks.reading.read_task import ReadTask
 from acktree.spark.tasks.writing.anchoring import VALUES_SCHEMA

@@ -19,7 +19,7 @@ _TURNS = {
     ("acktree.producers.worker.loop", "BUSY_WAIT_S"): BUSY_TURN_S,
     ("acktree.producers.spouts.spout_loop", "IDLE_WAIT_S"): BUSY_TURN_S,
     ("acktree.producers.spouts.spout_loop", "BUSY_WAIT_S"): BUSY_TURN_S,
-    ("acktree.spark.driver.spouts.spout_driver", "IDLE_WAIT_S"): BUSY_TURN_S,
+    ("acktree.producers.spouts.driver.spout_driver", "IDLE_WAIT_S"): BUSY_TURN_S,
     ("acktree.spark.source", "IDLE_WAIT_S"): BUSY_TURN_S,
     ("acktree.testing.spark.spark_stub", "POLLING_DELAY_S"): BUSY_TURN_S,
 }

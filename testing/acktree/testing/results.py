@@ -11,8 +11,8 @@ from pyroaring import BitMap64
 
 from acktree.console.view.records.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
 from acktree.core.topology.registry import Published
+from acktree.producers.ledger.slot_states import offsets_of
 from acktree.producers.spout import Failure
-from acktree.spark.ledger.slot_states import offsets_of
 from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.kafka.broker.log import Header, PartitionLog, StoredRecord
 from acktree.testing.kafka.clients.message import SimulatedMessage

@@ -28,10 +28,10 @@ from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import UnknownComponent
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.record_limits import read_limits
+from acktree.producers.ledger.pending_limit import PendingLimit
 from acktree.producers.loading import check_plain, check_written
 from acktree.producers.spout import Failure, Spout, SpoutContext
 from acktree.producers.spouts.message_dead_letters import MessageDeadLetters
-from acktree.producers.spouts.pending_limit import PendingLimit
 from acktree.producers.spouts.retry_choice import RetryChoice, find_retry
 from acktree.producers.spouts.spout_claim import SpoutClaim
 from acktree.producers.spouts.spout_delivery import SpoutDelivery

@@ -15,16 +15,16 @@ from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import consumer_settings
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.registry import Registry
+from acktree.producers.ledger.logged_batch import PlannedBatch, Range
+from acktree.producers.ledger.task import SourceSlot
+from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
+from acktree.producers.spouts.driver.reports.reporter import Reporter
+from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, check_ends
+from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S, commit_offsets
-from acktree.spark.driver.driver_metrics import serve_driver
-from acktree.spark.driver.reporter import Reporter
-from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
-from acktree.spark.ledger.logged_batch import PlannedBatch, Range
-from acktree.spark.ledger.task import SourceSlot
 from acktree.spark.shared.bolt_claim import BoltClaim
-from acktree.spark.shared.log_bounds import DataLoss, check_ends
+from acktree.spark.shared.bolt_topics import BoltTopics
 from acktree.spark.shared.options import SourceOptions
-from acktree.spark.shared.source_topics import BoltTopics
 
 
 class BoltDriver:

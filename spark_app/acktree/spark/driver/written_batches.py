@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import TopicPartition
 
 from acktree.core.kafka.errors import clear_errors
-from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, batch_of_commit
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.errors import AcktreeError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acktree.core.topology.file import Topology
-from acktree.wire.errors import AcktreeError
+from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
 
 _KNOWN = (
     "topology",
@@ -46,33 +46,17 @@ _OF_TOPOLOGY = {
 """Where an option of the topology file belongs."""
 
 
-class BadOption(AcktreeError):
-    """An option of the acktree source is unknown or has an invalid value."""
-
-
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class SourceOptions(SpoutOptions):
     """Checked options of one ``format("acktree")`` source; ``spout`` is "" in the role of a bolt."""
 
-    bootstrap: str
-    topology: str
-    spout: str
     bolt: str = ""
-    starting_offsets: str = "earliest"
     max_offsets: int | None = None
     include_headers: bool = False
     transactions: bool = True
-    subscribe: tuple[str, ...] | None = None
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
-    fail_on_data_loss: bool = True
-    allow_skip: bool = False
-    """Whether a group's offset that somebody has set forward is obeyed."""
-    complete_by_batch: bool = False
     available_now: bool = False
     plan: str = ""
     topic: str = ""
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
     given: frozenset[str] = field(default=frozenset(), repr=False)
     """What the start has given, in small letters: the topology does not change it."""
 
@@ -80,10 +64,6 @@ class SourceOptions:
     def component(self) -> str:
         """The spout or bolt that is read for; its consumer group is TOPOLOGY.COMPONENT."""
         return self.spout or self.bolt
-
-    @property
-    def group(self) -> str:
-        return f"{self.topology}.{self.component}"
 
     @property
     def declared_by(self) -> str:
@@ -114,25 +94,25 @@ class SourceOptions:
             raise BadOption(f"startingOffsets={starting!r}: must be earliest or latest")
         subscribe = given.get("subscribe")
         return cls(
-            bootstrap,
-            given["topology"],
-            given.get("spout", ""),
-            given.get("bolt", ""),
-            starting,
-            _whole_number("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
-            _truth("includeHeaders", given.get("includeheaders", "false")),
-            _truth("transactions", given.get("transactions", "true")),
-            tuple(topic.strip() for topic in subscribe.split(",")) if subscribe else None,
-            _port("metricsPort", given.get("metricsport")),
-            given.get("metricshost", "127.0.0.1"),
-            _truth("failOnDataLoss", given.get("failondataloss", "true")),
-            _truth("allowSkip", given.get("allowskip", "false")),
-            _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
-            _truth("availableNow", given.get("availablenow", "false")),
-            _plan(given),
-            given.get("topic", ""),
-            kafka,
-            frozenset(given),
+            bootstrap=bootstrap,
+            topology=given["topology"],
+            spout=given.get("spout", ""),
+            bolt=given.get("bolt", ""),
+            starting_offsets=starting,
+            max_offsets=_whole_number("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
+            include_headers=_truth("includeHeaders", given.get("includeheaders", "false")),
+            transactions=_truth("transactions", given.get("transactions", "true")),
+            subscribe=tuple(topic.strip() for topic in subscribe.split(",")) if subscribe else None,
+            metrics_port=_port("metricsPort", given.get("metricsport")),
+            metrics_host=given.get("metricshost", "127.0.0.1"),
+            fail_on_data_loss=_truth("failOnDataLoss", given.get("failondataloss", "true")),
+            allow_skip=_truth("allowSkip", given.get("allowskip", "false")),
+            complete_by_batch=_by_batch(given.get("complete", "tree"), given.get("bolt", "")),
+            available_now=_truth("availableNow", given.get("availablenow", "false")),
+            plan=_plan(given),
+            topic=given.get("topic", ""),
+            kafka=kafka,
+            given=frozenset(given),
         )
 
     def within(self, topology: Topology) -> "SourceOptions":

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any
 
 from acktree.core.reports.breaker import Breaker
-from acktree.spark.driver.source_watch import check_source
-from acktree.spark.driver.spouts.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.spark.driver.source_check import check_source
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.stage import QUERY_ID, Stage

@@ -7,7 +7,7 @@ from acktree.console.view.cluster import CommittedOffset, OffsetRange, Place
 from acktree.console.view.records.tree_reader import TreeReader
 from acktree.core.errors import BrokerUnreachable, NotAuthorized
 from acktree.core.topology.registry import Slot
-from acktree.spark.ledger.slot_states import offsets_of
+from acktree.producers.ledger.slot_states import offsets_of
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.state_records import SlotKey, decode_slot_state, seal_in
 

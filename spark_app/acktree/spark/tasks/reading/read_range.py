@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from acktree.core import world
 from acktree.core.kafka.errors import as_clear_error
-from acktree.spark.ledger.partitions.blocks import block_firsts
-from acktree.spark.shared.log_bounds import next_available
+from acktree.producers.ledger.partitions.blocks import block_firsts
+from acktree.producers.spouts.driver.sources.log_bounds import next_available
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, Place, fetching
 from acktree.wire.errors import AcktreeError

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from acktree.core.topology.registry import Published
-from acktree.spark.ledger.logged_batch import PlannedBatch, Range, Replays
-from acktree.spark.ledger.partitions.retries import REPLAY_GAP
+from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
+from acktree.producers.ledger.partitions.retries import REPLAY_GAP
 from acktree.spark.shared.batch_commits import ReadTaskName, digest
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.binary_rows import binary_of

@@ -1,0 +1,38 @@
+"""What several slots emit again of what failed: their number of replays is limited, and shared out. Pure.
+
+Invariant: no slot keeps another one waiting: what is due in a slot where little fails is emitted at once.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.partitions.retries import Replay
+from acktree.producers.ledger.quotas import quota_of
+
+
+def emit_due(
+    slots: Mapping[int, PartitionLedger], now_s: float, run: int, limit: int
+) -> dict[int, list[Replay]]:
+    """Emit what is due again by slot, at most ``limit`` records, those slots first where the least fails."""
+    due: dict[int, list[Replay]] = {}
+    by_failing = sorted(slots, key=lambda slot: failing([slots[slot]]))
+    for place, slot in enumerate(by_failing):
+        due[slot] = slots[slot].retries.emit_due(now_s, run, quota_of(limit, len(slots) - place))
+        limit -= len(due[slot])
+    return due
+
+
+def failing(slots: Iterable[PartitionLedger]) -> int:
+    """Return how many records have failed and are not done, in flight again or not."""
+    return sum(len(ledger.retries.attempts) for ledger in slots)
+
+
+def end_back_offs(slots: Iterable[PartitionLedger], now_s: float) -> None:
+    """Make due at once what has failed and backs off, but not what a bolt has delayed."""
+    for ledger in slots:
+        ledger.retries.end_back_offs(now_s)
+
+
+def has_backlog(slots: Iterable[PartitionLedger]) -> bool:
+    """Return whether some of what was due when back-offs were ended is not emitted yet."""
+    return any(ledger.retries.has_backlog for ledger in slots)

@@ -1,0 +1,127 @@
+"""The dead letters of source records whose attempts are used up: unchanged, with what went wrong.
+
+Invariant: neither what the failed tuple held nor the size of the record keeps a dead letter from being
+written. The transaction that writes it commits that its record is done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Message
+
+from acktree.core import world
+from acktree.core.errors import BrokerRefused
+from acktree.producers.ledger.task import ExhaustedRecord
+from acktree.producers.spouts.driver.failed_values import FailedValues
+from acktree.producers.spouts.driver.one_record import by_partition, read_records
+from acktree.wire.dead_letter import HEADERS_NOTE, DeadLetterFields, FailedValue, Headers, dead_letter_headers
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import read_headers
+
+Letter = tuple[bytes | str | None, bytes | str | None, Headers]
+"""Key, value and headers of a dead letter."""
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """A dead letter for a topic; ``forms`` are the whole one first, then shorter ones."""
+
+    topic: str
+    forms: list[Letter]
+
+    def shorten(self) -> None:
+        """Go on to the next form: the topic takes none of this size. Raises BrokerRefused: there is none."""
+        if len(self.forms) == 1:
+            raise BrokerRefused(
+                f"topic {self.topic} takes no dead letter, even without its record: "
+                "raise the max.message.bytes of this topic"
+            )
+        del self.forms[0]
+
+
+class DeadLetterReader:
+    """Reads by their coordinates the records that dead letters are made of."""
+
+    def __init__(self, consumer: Consumer, topic: str, group: str, bootstrap: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._group = group
+        self._bootstrap = bootstrap
+        self._values = FailedValues(consumer, bootstrap)
+
+    def read(self, records: Sequence[ExhaustedRecord]) -> list[DeadLetter | None]:
+        """Return the dead letters of records; None for one that is no longer there.
+
+        Raises:
+            BrokerUnreachable, BrokerRefused: a record could not be read; call again.
+        """
+        messages = self._read_sources(records)
+        there = [(r, m) for r, m in zip(records, messages, strict=True) if m is not None]
+        values = iter(self._values.read([(record.failed_tuple, record.root) for record, _ in there]))
+        return [
+            None if message is None else self._letter(record, message, next(values))
+            for record, message in zip(records, messages, strict=True)
+        ]
+
+    def _letter(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> DeadLetter:
+        short = record._replace(failed_tuple=None)
+        forms = [
+            self._whole(record, message, value),
+            self._whole(short, message, FailedValue()),
+            self._without_record(short, message),
+        ]
+        return DeadLetter(self._topic, forms)
+
+    def _read_sources(self, records: Sequence[ExhaustedRecord]) -> list[Message | None]:
+        places = [(record.source.topic, record.source.partition, record.offset) for record in records]
+        found = {
+            partition: read_records(self._consumer, partition, offsets, self._bootstrap)
+            for partition, offsets in by_partition(places).items()
+        }
+        return [found[topic, partition].get(offset) for topic, partition, offset in places]
+
+    def _whole(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> Letter:
+        headers = [*_source_headers(message), *self._headers(record, message, value)]
+        return message.key(), message.value(), headers
+
+    def _without_record(self, record: ExhaustedRecord, message: Message) -> Letter:
+        note = (
+            f"key, value and headers are left out, as topic {self._topic} does not take them; see the origin"
+        )
+        return None, None, self._headers(record, message, FailedValue(), note)
+
+    def close(self) -> None:
+        """Close the connections of the reader."""
+        self._consumer.close()
+
+    def _headers(
+        self, record: ExhaustedRecord, message: Message, value: FailedValue, left_out: str = ""
+    ) -> Headers:
+        timestamp_type, timestamp_ms = message.timestamp()
+        now_ms = world.wall_ms()
+        fields = DeadLetterFields(
+            topic=record.source.topic,
+            partition=record.source.partition,
+            offset=record.offset,
+            timestamp_ms=timestamp_ms,
+            is_log_append_time=timestamp_type == TIMESTAMP_LOG_APPEND_TIME,
+            group=self._group,
+            attempts=record.attempts,
+            cause=record.cause,
+            task=record.task,
+            reason=record.reason,
+            first_failed_ms=now_ms - int(record.failing_s * 1000),
+            last_time_ms=now_ms,
+            failed_tuple=record.failed_tuple,
+            failed_value=value,
+            left_out=left_out,
+        )
+        return dead_letter_headers(fields)
+
+
+def _source_headers(message: Message) -> Headers:
+    """Return the headers of the source record; a note in their place where they cannot be read."""
+    try:
+        return read_headers(message)
+    except MalformedRecord as error:
+        return [(HEADERS_NOTE, f"the headers of the source record are left out: {error}".encode())]

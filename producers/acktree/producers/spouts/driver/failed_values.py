@@ -1,0 +1,68 @@
+"""What the tuple held that failed for good, read from its topic by its coordinates.
+
+Invariant: a value belongs to the tree that failed, or it is not shown; where it cannot be read, a note says
+why, and the dead letter is written without it. Nothing waits long for a value.
+"""
+
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, Message
+
+from acktree.core import world
+from acktree.producers.spouts.driver.one_record import by_partition, read_records
+from acktree.wire.control_records import FailedTuple
+from acktree.wire.dead_letter import FailedValue
+from acktree.wire.errors import AcktreeError, MalformedRecord
+from acktree.wire.header import decode_header, find_header, read_headers
+
+READ_TIMEOUT_S = 3.0
+"""So long one value may take."""
+AGAIN_AFTER_S = 60.0
+"""After a failure, no value of its topic is asked for, for so long."""
+
+
+class FailedValues:
+    """Reads the values of failed tuples; the consumer's assignment is replaced."""
+
+    def __init__(self, consumer: Consumer, bootstrap: str) -> None:
+        self._consumer, self._bootstrap = consumer, bootstrap
+        self._failures: dict[str, tuple[float, str]] = {}
+
+    def read(self, failures: Sequence[tuple[FailedTuple | None, int]]) -> list[FailedValue]:
+        """Return what failed tuples of the trees of roots held, one for each."""
+        places = [(each.topic, each.partition, each.offset) for each, _ in failures if each is not None]
+        records = {place: self._records(place, offsets) for place, offsets in by_partition(places).items()}
+        return [
+            FailedValue()
+            if failed is None
+            else _value(records[failed.topic, failed.partition], failed.offset, root)
+            for failed, root in failures
+        ]
+
+    def _records(self, place: tuple[str, int], offsets: list[int]) -> dict[int, Message] | str:
+        """Return the records of a partition by offset, or why they are not read."""
+        topic, _ = place
+        until_s, note = self._failures.get(topic, (0.0, ""))
+        if world.monotonic_s() < until_s:
+            return note
+        try:
+            return read_records(self._consumer, place, offsets, self._bootstrap, READ_TIMEOUT_S)
+        except AcktreeError as error:
+            note = f"not read: {error}"
+            self._failures[topic] = world.monotonic_s() + AGAIN_AFTER_S, note
+            return note
+
+
+def _value(records: dict[int, Message] | str, offset: int, root: int) -> FailedValue:
+    if isinstance(records, str):
+        return FailedValue(None, records)
+    if (record := records.get(offset)) is None:
+        return FailedValue(None, "the tuple is no longer in its topic")
+    try:
+        header = find_header(read_headers(record))
+        roots = {anchor.root for anchor in decode_header(header).anchors} if header else set()
+    except MalformedRecord:
+        roots = set()
+    if root not in roots:
+        return FailedValue(None, "its topic holds another record there: it was created anew")
+    return FailedValue.of(record.value())

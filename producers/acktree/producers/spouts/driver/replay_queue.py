@@ -1,0 +1,82 @@
+"""Replay commands that a driver has read and applies one after another, one live command per slot.
+
+Invariant: a command holds the result position until it is applied, and it is applied once: the commit that
+holds what it does lists it, too.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from acktree.producers.ledger.partitions.live_replay import LiveReplay
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.spouts.driver.spout_commits import SpoutCommits
+from acktree.wire.control_records import ReplayCommand
+from acktree.wire.ids import next_run
+
+log = logging.getLogger("acktree.spark")
+
+MAX_KNOWN_COMMANDS = 100
+"""The largest number in a state: applied, and at or above the committed result position."""
+
+
+class QueuedReplay(NamedTuple):
+    """A command and its position: task and offset of the result topic."""
+
+    task: int
+    position: int
+    command: ReplayCommand
+
+
+class ReplayQueue:
+    """Commands in the order in which they were read."""
+
+    def __init__(self, commits: SpoutCommits) -> None:
+        self._commits = commits
+        self._waiting: list[QueuedReplay] = []
+
+    def add(self, order: QueuedReplay) -> None:
+        """Queue a command that was read; one that was applied before is ignored."""
+        position = self._commits.positions[order.task]
+        if order.position not in position.applied | position.waiting:
+            position.waiting.add(order.position)
+            self._waiting.append(order)
+
+    def apply(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
+        """Apply the commands that can be applied, durably, and return how many.
+
+        Together they start a new run, which is the floor of what they reopen.
+        """
+        if not self._waiting:
+            return 0
+        run, left = next_run(self._commits.run), list[QueuedReplay]()
+        for order in self._waiting:
+            position = self._commits.positions[order.task]
+            if len(position.applied) >= MAX_KNOWN_COMMANDS or not self._applies(order, run, ledger_of):
+                left.append(order)
+                continue
+            position.applied.add(order.position)
+            position.waiting.discard(order.position)
+        applied = len(self._waiting) - len(left)
+        if applied:
+            self._commits.use_run(run)
+            self._waiting = left
+            self._commits.commit()
+        return applied
+
+    def _applies(
+        self, order: QueuedReplay, run: int, ledger_of: Callable[[int], PartitionLedger | None]
+    ) -> bool:
+        """Apply a command under a run; return False where it has to wait for the one before it."""
+        ledger = ledger_of(order.command.slot)
+        if ledger is None:
+            log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
+            return True
+        ledger.end_command()
+        live = LiveReplay.of(order.task, order.position, run, order.command.spans, ledger.next_offset)
+        if not live.offsets:
+            return True
+        if ledger.can_apply:
+            ledger.apply(live)
+            return True
+        return False

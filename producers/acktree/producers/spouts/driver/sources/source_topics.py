@@ -1,0 +1,145 @@
+"""The source partitions of a spout as the cluster has them, matched with the slots of the registry.
+
+Invariant: a partition is read only under the slot that the registry gave to this very topic (by its id).
+"""
+
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed_offset, refuse_missing
+from acktree.core.kafka.errors import clear_errors, is_missing
+from acktree.core.topology.publish import describe
+from acktree.core.topology.registry import Published
+from acktree.producers.ledger.task import SourceSlot
+from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
+from acktree.wire.errors import AcktreeError
+
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+
+
+class UnknownPartition(AcktreeError):
+    """A source topic has a partition, or an identity, that the published topology does not know."""
+
+
+class VanishedPartition(AcktreeError):
+    """A topic that is read has fewer partitions than before."""
+
+
+class TopicEnds:
+    """Topics that are read, and where they begin and end."""
+
+    partitions: tuple[SourceSlot, ...]
+
+    def __init__(self, admin: AdminClient, options: SpoutOptions, topics: tuple[str, ...]) -> None:
+        self._admin = admin
+        self._bootstrap = options.bootstrap
+        self._starting = options.starting_offsets
+        self._component = options.component
+        self._refuse_missing(topics)
+        self._topics = describe(admin, self._bootstrap, topics)
+
+    def _refuse_missing(self, topics: Iterable[str]) -> None:
+        with clear_errors(self._bootstrap):
+            names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        for topic in topics:
+            if topic not in names:
+                text = (
+                    f"topic {topic!r}, which {self._component} reads, does not exist; if it was deleted, "
+                    "what was not done of it is lost: create it, or take it out of the topology"
+                )
+                refuse_missing(self._admin, self._bootstrap, topic, text)
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last record that a read_committed reader may see."""
+        return self._list(self.partitions, _LATEST)
+
+    def starting_offsets(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
+        """Return by slot where a partition begins that a group without offsets reads."""
+        return self._list(tuple(sources), _LATEST if self._starting == "latest" else _EARLIEST)
+
+    def log_starts(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
+        """Return by slot the first offset that is there."""
+        return self._list(tuple(sources), _EARLIEST)
+
+    def _list(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, int]:
+        if not sources:
+            return {}
+        asked = {TopicPartition(source.topic, source.partition): spec for source in sources}
+        with clear_errors(self._bootstrap):
+            answers = self._admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+            try:
+                found: Mapping[tuple[str, int], int] = {
+                    (place.topic, place.partition): listed_offset(future) for place, future in answers.items()
+                }
+            except KafkaException as error:
+                is_gone = is_missing(error.args[0])
+                if is_gone or error.args[0].code() == KafkaError.LEADER_NOT_AVAILABLE:
+                    self._refuse_missing(dict.fromkeys(source.topic for source in sources))
+                if is_gone:
+                    places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
+                    raise VanishedPartition(
+                        f"of {places}, which {self._component} reads, a partition is gone: its topic was "
+                        "deleted and recreated with fewer; what was not done of the old one is lost. "
+                        "Start again to read the new one"
+                    ) from error
+                raise
+        return {source.slot: found[source.topic, source.partition] for source in sources}
+
+
+class SpoutTopics(TopicEnds):
+    """Partitions, slots and spout tasks of one spout."""
+
+    def __init__(self, admin: AdminClient, options: SpoutOptions, topology: Published) -> None:
+        super().__init__(admin, options, _spout_topics(options, topology))
+        slots = {(s.topic, s.topic_id, s.partition): s for s in topology.slots_of(options.spout)}
+        partitions: list[SourceSlot] = []
+        self.task_of: dict[int, int] = {}
+        self.unknown: list[tuple[str, int]] = []
+        """Partitions that the registry gives no slot."""
+        for topic, topic_state in self._topics.items():
+            for partition in range(topic_state.partitions):
+                slot = slots.get((topic, topic_state.topic_id, partition))
+                if slot is None:
+                    self.unknown.append((topic, partition))
+                    continue
+                partitions.append(SourceSlot(slot.slot, topic, partition, topic_state.topic_id))
+                self.task_of[slot.slot] = topology.task_of(slot)
+        self.partitions = tuple(partitions)
+        known, ids = {topic for topic, _, _ in slots}, {(topic, topic_id) for topic, topic_id, _ in slots}
+        self.former = {
+            slot.slot
+            for (topic, topic_id, _), slot in slots.items()
+            if topic in self._topics and topic_id != self._topics[topic].topic_id
+        }
+        """Slots of topics that were recreated since."""
+        self.recreated = [
+            topic
+            for topic in self._topics
+            if topic in known and (topic, self._topics[topic].topic_id) not in ids
+        ]
+        """Topics that the registry knows by another id."""
+
+
+def _spout_topics(options: SpoutOptions, topology: Published) -> tuple[str, ...]:
+    table = topology.spouts.get(options.spout)
+    if table is None:
+        raise BadOption(
+            f"topology {topology.name} has no spout {options.spout!r}; "
+            f"it must be one of: {', '.join(topology.spouts) or 'none'}"
+        )
+    if not table.topics:
+        raise BadOption(f"spout {options.spout!r} has no topics: it is fed by Python code, not by Spark")
+    if options.complete_by_batch and table.block > 1:
+        raise BadOption(
+            f"complete=batch makes no roots, so spout {options.spout!r} cannot have block = {table.block}; "
+            "take block out of the topology, or complete=batch out of the options"
+        )
+    if options.subscribe is not None and set(options.subscribe) != set(table.topics):
+        raise BadOption(
+            f"subscribe={','.join(options.subscribe)!r} differs from the topology, where spout "
+            f"{options.spout!r} reads {', '.join(table.topics)}; leave it out or change the topology"
+        )
+    return table.topics

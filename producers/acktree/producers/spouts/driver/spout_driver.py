@@ -1,0 +1,351 @@
+"""The driver side of a spout: the one loop that reads results, plans batches and commits.
+
+Invariant: nothing is committed that is not done, and the result position only follows what the same commit
+or a written batch holds. It runs inside Spark's calls to ``latestOffset``; there is no thread.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from math import inf
+
+from acktree.core import world
+from acktree.core.kafka.clients import make_admin, make_consumer
+from acktree.core.kafka.settings import consumer_settings
+from acktree.core.reports.breaker_watch import BreakerWatch
+from acktree.core.reports.stats import STATS_INTERVAL_S
+from acktree.core.topology.flow import Flow
+from acktree.core.topology.registry import Published, Registry
+from acktree.producers.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
+from acktree.producers.ledger.new_records import emit_new
+from acktree.producers.ledger.probes import plan_probe
+from acktree.producers.ledger.quotas import quota_of
+from acktree.producers.ledger.replays import failing, has_backlog
+from acktree.producers.ledger.slot_states import emit_logged
+from acktree.producers.ledger.slots import find_ledger
+from acktree.producers.ledger.task import TaskLedger
+from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
+from acktree.producers.spouts.driver.offset_resets import OffsetResets
+from acktree.producers.spouts.driver.replay_queue import ReplayQueue
+from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
+from acktree.producers.spouts.driver.reports.reporter import FIRST_REPORT_S, Reporter
+from acktree.producers.spouts.driver.reports.spout_figures import progress, reports
+from acktree.producers.spouts.driver.result_topics import ResultTopics
+from acktree.producers.spouts.driver.sources.log_bounds import check_offsets
+from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics
+from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
+from acktree.producers.spouts.driver.spout_commits import SpoutCommits
+from acktree.producers.spouts.driver.spout_options import SpoutOptions
+from acktree.producers.spouts.driver.spout_results import SpoutResults
+from acktree.producers.spouts.driver.spout_sources import SpoutSources
+from acktree.producers.spouts.driver.state_topic import ZombieDriver
+from acktree.producers.spouts.outside_commit import GroupInUse
+
+COMMIT_INTERVAL_S = 0.5
+IDLE_WAIT_S = 0.05
+GROUP_CHECK_S = 1.0
+
+log = logging.getLogger("acktree.spark")
+
+
+class SpoutDriver:
+    """All spout tasks of one spout, for one streaming query."""
+
+    def __init__(
+        self,
+        options: SpoutOptions,
+        monotonic: Callable[[], float] = world.monotonic_s,
+        jitter: Callable[[], float] = world.random_fraction,
+    ) -> None:
+        """Connect and describe the source topics; no driver before this one is fenced yet.
+
+        Raises:
+            AcktreeError: broker, topology, spout or topic does not exist; the text says which.
+        """
+        self._options = options
+        self._monotonic = monotonic
+        self._bootstrap, user = options.bootstrap, options.kafka
+        self._admin = make_admin(options.bootstrap, user)
+        self._registry = Registry(options.bootstrap, options.topology, user)
+        self._watch = SourceWatch(self._admin, options, self._registry, monotonic)
+        topics, topology = self._watch.topics(), self._registry.history.latest
+        group = topology.group_of(options.spout)
+        settings = consumer_settings(options.bootstrap, group, user, enable_partition_eof=True)
+        self._consumer = make_consumer(settings)
+        self._reporter = Reporter(options)
+        reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
+        dead_letters = DeadLetterReader(reader, topology.dead_letter_topic, group, options.bootstrap)
+        self.tasks: dict[int, TaskLedger] = {}
+        self.commits = SpoutCommits(self._consumer, self._admin, topology, options, monotonic)
+        self._resets = OffsetResets(options, self.commits, self.tasks)
+        self._replay_queue = ReplayQueue(self.commits)
+        self._results = SpoutResults(
+            ResultTopics(self._consumer, options.bootstrap, lambda: self._reporter.clock_ahead_s),
+            self.tasks,
+            self.commits,
+            self._replay_queue,
+            dead_letters,
+            is_removed=lambda source, offset: self._sources.is_removed(source, offset),
+            monotonic=monotonic,
+            jitter=jitter,
+            on_failed=self._reporter.last_error.failed,
+        )
+        self._sources = SpoutSources(
+            options,
+            self._registry,
+            self._watch,
+            topics,
+            self.tasks,
+            self.commits,
+            self._results.follow,
+            self._resets,
+            monotonic,
+        )
+        self._watch_breaker = BreakerWatch(self._registry.history, options.spout)
+        self.breaker = self._watch_breaker.breaker
+        self._next_commit_s = self._next_report_s = -1e18
+        self._is_group_in_use = False
+        self._planned_s, self._busy_s = inf, 0.0
+        self.is_open = False
+        """Whether it has taken over; one that has failed half way commits nothing."""
+        self._metrics = serve_driver(options, lambda: self._reporter.latest)
+
+    @property
+    def topics(self) -> SpoutTopics:
+        """The source topics as they are read."""
+        return self._sources.topics
+
+    @property
+    def topology(self) -> Published:
+        """The version of the topology that is followed."""
+        return self._sources.topology
+
+    def open(self, logged: PlannedBatch | None) -> None:
+        """Take over: fence the driver before, restore its state and what the logged batch says.
+
+        What is in flight counts as emitted now. Where results of it may have been removed it is overdue: what
+        the results that are left do not finish is emitted again, once they are read.
+        """
+        spout, commits, topics = self._options.spout, self.commits, self.topics
+        versions = self._registry.history.versions.values()
+        commits.begin({task for version in versions for task in version.spout_tasks.get(spout, ())})
+        while not self._try(commits.probe):
+            world.sleep(GROUP_CHECK_S)
+        group = commits.take_over(topics.partitions, logged)
+        self._watch.check_topics(topics, commits.is_of_former)
+        is_first = commits.is_first
+        starts = (topics.starting_offsets if is_first else topics.log_starts)(topics.partitions)
+        age_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
+        timeout_s = self.topology.message_timeout_s
+        for task in self.topology.spout_tasks[spout]:
+            self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
+        restored = self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
+        is_newest = commits.is_newest(logged)
+        if logged is not None and commits.is_planned(logged):
+            emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
+            commits.confirm(logged)
+        elif not (is_newest or is_first):
+            for slot, end in topics.log_ends().items():
+                if (ledger := find_ledger(self.tasks, slot)) is not None:
+                    ledger.emitted_before = end
+        commits.serve(self.tasks)
+        commits.use_run(commits.run)
+        self._resets.apply({slot: entry for slot, entry in group.items() if slot in restored})
+        self._sources.go_back_to_ends()
+        self._results.follow(commits.positions)
+        while not self._try(commits.commit):
+            world.sleep(GROUP_CHECK_S)
+        self.is_open = True
+        self._report()
+        self._reporter.flush(FIRST_REPORT_S)
+
+    def position(self) -> PlannedBatch:
+        """Return an empty batch with the position of every slot."""
+        ranges = tuple(
+            Range(source.topic, source.partition, slot, task.run, at, at)
+            for task in self.tasks.values()
+            for slot, source in task.sources.items()
+            for at in (task.slots[slot].next_offset,)
+        )
+        return PlannedBatch(self.topology.version, ranges, number=self.commits.batch)
+
+    def written(self, batch: PlannedBatch) -> None:
+        """Record that Spark has logged and finished a batch; it says so with every call for the next one."""
+        self.commits.written(batch)
+        if self._planned_s < inf:
+            self._busy_s, self._planned_s = self._monotonic() - self._planned_s, inf
+        tasks = () if self._is_tracked(batch.version) else self.tasks.values()
+        if sum(task.finish_batch(batch, self._monotonic()) for task in tasks):
+            self._commit()  # once the next batch is logged nothing else shows that this one is done
+
+    def _is_tracked(self, version: int) -> bool:
+        return not self._options.complete_by_batch and self._registry.history.at(version).ackers > 0
+
+    def next_batch(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
+        """Return the next batch with offsets below ``ends`` by slot, None if there is nothing to emit.
+
+        Replays come first and are never held back by max pending or by ``limit``, but none is emitted before
+        all results that are there have been read once: a later one may say that it is rejected, or when it is
+        due. What replay commands open is held only by what is in flight of it. A paused spout emits nothing,
+        one that drains nothing new.
+        With an open breaker it emits a probe now and then. Nothing is emitted while no commit is possible.
+
+        Raises:
+            DataLoss: a log ends before what is emitted of it, and failOnDataLoss is true.
+            OffsetTooLarge: the next offset of a partition does not fit into a root id.
+        """
+        # Life of a record, step 1.
+        if self._is_group_in_use:
+            return None
+        self._results.catch_up()
+        self._sources.follow_ends(ends)
+        self.commits.renew_run()
+        flow = self._registry.history.flow(self._options.spout).flow
+        if flow is Flow.PAUSED:
+            return None
+        now_s = self._monotonic()
+        self._watch_breaker.follow(now_s)
+        state = self.commits.prepare()
+        plan = self._plan_probe if self.breaker.is_open else self._plan
+        batch = plan(ends, limit, flow, now_s)
+        if not batch.records:
+            return None
+        if self._is_tracked(batch.version):
+            check_offsets(batch)
+        self._planned_s = now_s
+        return self.commits.give(batch, state)
+
+    def _plan_probe(
+        self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float
+    ) -> PlannedBatch:
+        """Emit a probe if one is due, and all results are read: nothing else while the breaker is open."""
+        if not self._results.are_read:
+            return self.position()
+        for task in self.tasks.values():
+            task.fail_overdue(now_s - self.topology.control_retention_s, now_s, MAX_REPLAYS)
+        max_pending = self.topology.spouts[self._options.spout].max_pending
+        room = 0 if flow is Flow.DRAINING else max_pending
+        tasks = tuple(self.tasks.values())
+        ranges, replays = plan_probe(tasks, self.breaker, ends, room, limit, now_s)
+        return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays))
+
+    def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
+        """Emit what is due again, what commands ask for, and what is new.
+
+        After a breaker has closed nothing is new before all that had failed by then is emitted again: the
+        frontier waits for that, and would wait for large batches of new records, too.
+        """
+        again: list[Range] = []
+        replays: list[Replays] = []
+        room = self.topology.spouts[self._options.spout].max_pending
+        for task in self.tasks.values():
+            task.bound(room if self._is_tracked(self.topology.version) else 0, self._busy_s)
+        left = MAX_REPLAYS if self._results.are_read else 0
+        by_failing = sorted(self.tasks.values(), key=lambda task: failing(task.slots.values()))
+        for place, task in enumerate(by_failing):
+            task.fail_overdue(now_s - self.topology.control_retention_s, now_s, left)
+            due = task.replay_due(now_s, quota_of(left, len(by_failing) - place))
+            left -= sum(len(group.offsets) for group in due)
+            replays += due
+            again += task.emit_again(room, now_s)
+        slots = (ledger for task in self.tasks.values() for ledger in task.slots.values())
+        if flow is Flow.DRAINING or has_backlog(slots):
+            room = 0
+        ranges = emit_new(self.tasks.values(), ends, room, limit, now_s)
+        return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
+
+    def service(self, wait_s: float) -> None:
+        """Read results, waiting up to ``wait_s``; write dead letters, apply resets, commit, report."""
+        self.commits.drop_unlogged()
+        self._results.read(wait_s)
+        self._reporter.check()
+        self._registry.refresh()
+        if self._registry.refused:
+            self._reporter.last_error.failed(self._registry.refused)
+        if not self._is_group_in_use:
+            self._sources.check()
+            applied = self._replay_queue.apply(partial(find_ledger, self.tasks))
+            next(iter(self.tasks.values())).counters["commands"] += applied
+        now_s = self._monotonic()
+        self._watch_breaker.follow(now_s)
+        if now_s >= self._next_commit_s:
+            self._commit()
+            self._next_commit_s = now_s + COMMIT_INTERVAL_S
+        if now_s >= self._next_report_s:
+            self._report()
+            self._next_report_s = now_s + STATS_INTERVAL_S
+
+    def _commit(self) -> None:
+        """Apply resets and commit; with a stray consumer in the group try again next time."""
+        self._is_group_in_use = not self._try(self._apply_resets_and_commit)
+
+    def _apply_resets_and_commit(self) -> None:
+        self._resets.look(self.topics.partitions)
+        if self.commits.are_lost:  # with its topic, or by expiry
+            self._sources.check_now()
+        self.commits.commit()
+
+    def _try(self, commit: Callable[[], None]) -> bool:
+        """Commit, and return whether that was possible: not with a stray consumer in the group."""
+        try:
+            commit()
+        except GroupInUse as error:
+            self._reporter.last_error.failed(str(error))
+            if not self._is_group_in_use:
+                log.warning("nothing is emitted: %s", error, extra={"action": "commit_refused"})
+                self._is_group_in_use = True
+            return False
+        return True
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Return whether all results that are there have been read."""
+        return self._results.are_read
+
+    def all_done(self, targets: Mapping[int, int]) -> bool:
+        """Return whether everything below ``targets`` by slot is done, and all results have been read."""
+        return self._results.are_read and all(
+            ledger.frontier >= targets.get(slot, 0)
+            for task in self.tasks.values()
+            for slot, ledger in task.slots.items()
+        )
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last record that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, DataLoss: a topic was deleted or recreated, and failOnDataLoss is true.
+        """
+        return self._sources.log_ends()
+
+    def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
+        """Return how far the spout is, where the logs end at ``ends`` by slot."""
+        return progress(self.tasks.values(), ends)
+
+    def _report(self) -> None:
+        version = self.topology.version
+        flow = self._registry.history.flow(self._options.spout)
+        about = version, flow, self._watch_breaker, self._monotonic()
+        entry = reports(self._options.spout, self.tasks.values(), *about)
+        self._reporter.send(self.topology.stats_topic, entry)
+
+    def commit_and_report(self) -> None:
+        """Commit what is done and report, whatever the time."""
+        self._resets.look(self.topics.partitions)
+        self.commits.commit()
+        self._report()
+        self._reporter.flush()
+
+    def close(self) -> None:
+        """Commit what is done, report and close the connections; a fenced driver only closes them."""
+        try:
+            if self.is_open:
+                with suppress(ZombieDriver):
+                    self.commit_and_report()
+        finally:
+            self._results.close()
+            self._consumer.close()
+            self._registry.close()
+            if self._metrics is not None:
+                self._metrics.close()

@@ -1,0 +1,40 @@
+"""What a spout that reads topics is started with: where its Kafka is, and what it does about lost records.
+
+Invariant: the values are checked; whoever makes them raises BadOption for the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from acktree.wire.errors import AcktreeError
+
+
+class BadOption(AcktreeError):
+    """An option of the acktree source is unknown or has an invalid value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutOptions:
+    """Checked options of one spout."""
+
+    bootstrap: str
+    topology: str
+    spout: str
+    starting_offsets: str = "earliest"
+    subscribe: tuple[str, ...] | None = None
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    fail_on_data_loss: bool = True
+    allow_skip: bool = False
+    """Whether a group's offset that somebody has set forward is obeyed."""
+    complete_by_batch: bool = False
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
+
+    @property
+    def component(self) -> str:
+        """The component that is read for; its consumer group is TOPOLOGY.COMPONENT."""
+        return self.spout
+
+    @property
+    def group(self) -> str:
+        return f"{self.topology}.{self.component}"

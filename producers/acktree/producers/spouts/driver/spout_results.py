@@ -1,0 +1,131 @@
+"""What the result topics say, applied to a spout's ledgers.
+
+Invariant: a record whose attempts are used up is done by the transaction that writes its dead letter, and the
+result position follows only what has been applied.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from confluent_kafka import TopicPartition
+
+from acktree.producers.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
+from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
+from acktree.producers.spouts.driver.replay_queue import QueuedReplay, ReplayQueue
+from acktree.producers.spouts.driver.result_topics import ResultRecord, ResultTopics
+from acktree.producers.spouts.driver.spout_commits import SpoutCommits
+from acktree.wire.control_records import Absent, ReplayCommand
+
+MAX_DEAD_LETTERS = 200
+"""How many are read and written together, and before results go on being read."""
+
+
+class SpoutResults:
+    """Reads the result topics of a spout's tasks and applies each record once."""
+
+    def __init__(
+        self,
+        topics: ResultTopics,
+        tasks: Mapping[int, TaskLedger],
+        commits: SpoutCommits,
+        replays: ReplayQueue,
+        dead_letters: DeadLetterReader,
+        *,
+        is_removed: Callable[[SourceSlot, int], bool],
+        monotonic: Callable[[], float],
+        jitter: Callable[[], float],
+        on_failed: Callable[[str], object],
+    ) -> None:
+        """Read nothing yet; ``is_removed`` returns whether retention removed an absent record.
+
+        ``on_failed`` is called with the reason of the last failure in a result.
+        """
+        self._topics, self._tasks, self._commits = topics, tasks, commits
+        self._replays, self._dead_letters, self._is_removed = replays, dead_letters, is_removed
+        self._monotonic, self._jitter, self._on_failed = monotonic, jitter, on_failed
+        self._has_caught_up = False
+        self._exhausted: list[tuple[TaskLedger, ExhaustedRecord]] = []
+        self._applied: dict[int, int] = {}
+        """By task the offset behind the last result whose dead letters may not be written yet."""
+
+    @property
+    def are_read(self) -> bool:
+        """Return whether all results are read that were there when their topics were added."""
+        return self._topics.are_read
+
+    def follow(self, tasks: Iterable[int]) -> None:
+        """Read the result topics of these tasks, too, each from its committed position on."""
+        positions, topic_of = self._commits.positions, self._commits.result_topic
+        self._topics.follow(TopicPartition(topic_of(task), 0, positions[task].next_offset) for task in tasks)
+
+    def catch_up(self) -> None:
+        """Read all results of earlier emissions if some would be repeated: their records may be done. Once.
+
+        Only a driver that emits does this: one that Spark has asked only for its first offset does not know
+        the blocks of the batch that Spark has logged, and would take an ack of one for its first record's.
+        """
+        if self._has_caught_up:
+            return
+        ledgers = [ledger for task in self._tasks.values() for ledger in task.slots.values()]
+        if any(ledger.next_offset < ledger.emitted_before for ledger in ledgers):
+            for entry in self._topics.read_to_ends():
+                self._apply(entry)
+                if len(self._exhausted) >= MAX_DEAD_LETTERS:
+                    self._write_dead_letters()
+            self._write_dead_letters()
+        self._has_caught_up = True
+
+    def read(self, wait_s: float) -> None:
+        """Apply what is there, waiting up to ``wait_s`` for it; stop early to write MAX_DEAD_LETTERS.
+
+        What was held back for the breaker's window is given up; where it has opened, that is due again.
+        """
+        for entry in self._topics.read(wait_s):
+            self._apply(entry)
+            if len(self._exhausted) >= MAX_DEAD_LETTERS:
+                break  # a commit comes first: who dies before it writes them again
+        for task in self._tasks.values():
+            self._exhausted += [(task, record) for record in task.take_exhausted(self._monotonic())]
+        self._write_dead_letters()
+
+    def _apply(self, entry: ResultRecord) -> None:
+        record = entry.record
+        self._applied[entry.task] = entry.offset + 1
+        if record is None:
+            next(iter(self._tasks.values())).counters["invalid"] += 1
+        elif isinstance(record, ReplayCommand):
+            self._replays.add(QueuedReplay(entry.task, entry.offset, record))
+        elif isinstance(record, Absent):
+            for task in self._tasks.values():
+                task.apply_absent(record)
+        else:
+            for task in self._tasks.values():
+                effect = task.apply(record, self._monotonic(), self._jitter(), entry.age_s)
+                if effect.failed:
+                    self._on_failed(record.failed[-1].reason or "a record timed out")
+                self._exhausted += [(task, exhausted) for exhausted in effect.exhausted]
+
+    def _write_dead_letters(self) -> None:
+        """Write the dead letters, finish their records, and let result positions pass what was applied."""
+        while some := self._exhausted[:MAX_DEAD_LETTERS]:
+            self._write(some)
+            del self._exhausted[: len(some)]
+        self._pass_applied()
+
+    def _write(self, some: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> None:
+        letters = self._dead_letters.read([record for _, record in some])
+        for (task, record), letter in zip(some, letters, strict=True):
+            if letter is not None:
+                task.finish_record(record)
+            else:
+                is_lost = self._is_removed(record.source, record.offset)
+                task.finish_record(record, "lost" if is_lost else "absent")
+        self._commits.commit_letters([letter for letter in letters if letter is not None])
+
+    def _pass_applied(self) -> None:
+        for number, next_offset in self._applied.items():
+            self._commits.positions[number].read = next_offset
+        self._applied.clear()
+
+    def close(self) -> None:
+        """Close the connections of the reader of dead letters."""
+        self._dead_letters.close()

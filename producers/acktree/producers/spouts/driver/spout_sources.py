@@ -1,0 +1,157 @@
+"""The partitions that a spout reads, kept up with its topology and its topics.
+
+Invariant: where a log ends before what is emitted of it, the new run and the offsets it begins at are
+committed at once: what is known of the old records must not stand for new ones.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from acktree.core.topology.registry import Registry
+from acktree.core.topology.retry_policy import retry_policy
+from acktree.producers.ledger.partitions.partition import PartitionLedger
+from acktree.producers.ledger.slot_states import ledger_of
+from acktree.producers.ledger.slots import find_task
+from acktree.producers.ledger.task import SourceSlot, TaskLedger
+from acktree.producers.spouts.driver.group_offsets import CommittedOffset
+from acktree.producers.spouts.driver.offset_resets import OffsetResets
+from acktree.producers.spouts.driver.sources.log_bounds import is_removed
+from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics, VanishedPartition
+from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
+from acktree.producers.spouts.driver.spout_commits import SpoutCommits
+from acktree.producers.spouts.driver.spout_options import SpoutOptions
+
+
+class SpoutSources:
+    """The source partitions of a spout and the version of the topology that it follows."""
+
+    def __init__(
+        self,
+        options: SpoutOptions,
+        registry: Registry,
+        watch: SourceWatch,
+        topics: SpoutTopics,
+        tasks: Mapping[int, TaskLedger],
+        commits: SpoutCommits,
+        follow_results: Callable[[Iterable[int]], None],
+        resets: OffsetResets,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Begin with ``topics``; ``follow_results`` is called with tasks that a newer version adds."""
+        self._options, self._registry, self._watch = options, registry, watch
+        self._tasks, self._commits, self._follow_results = tasks, commits, follow_results
+        self._resets, self._monotonic = resets, monotonic
+        self.topics, self.topology = topics, registry.history.latest
+
+    def is_removed(self, source: SourceSlot, offset: int) -> bool:
+        """Return whether retention has removed the record of an offset that is not there."""
+        return is_removed(self.topics, self._options, source, offset)
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last record that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, DataLoss: a topic was deleted or recreated, and failOnDataLoss is true.
+        """
+        try:
+            return self.topics.log_ends()
+        except VanishedPartition:
+            self.check_now()
+            return self.topics.log_ends()
+
+    def go_back_to_ends(self) -> None:
+        """If a log ends before what is emitted of it, go on at its end, if the options allow it."""
+        for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
+            task = find_task(self._tasks, slot)
+            assert task is not None, "every slot that is read has its task"
+            ledger = task.slots[slot]
+            task.counters["lost"] += ledger.open_from(end)
+            self._commits.begin_run()
+            ledger.emit_anew(min(end, ledger.frontier), self._commits.run)
+            self._commits.commit()  # at once: old bits must not stand for new records
+
+    def follow_ends(self, ends: Mapping[int, int]) -> None:
+        """Where a log ends before what is emitted of it, find out why."""
+        if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
+            self.check_now()
+            self.go_back_to_ends()
+
+    def check_now(self) -> None:
+        """Check the topics, whatever the time; raises what ``check`` raises."""
+        self._watch.check_next_time()
+        self.check()
+
+    def check(self) -> None:
+        """Apply what was published and which partitions were added since.
+
+        Raises:
+            MissingTopic, DataLoss, UnknownPartition: see SourceWatch.
+        """
+        topics = self._watch.changed_topics(self.topics, self.topology.version, self._next_offsets())
+        if topics is not None:
+            self._adopt(topics)
+
+    def _next_offsets(self) -> dict[int, int]:
+        ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
+        return {slot: ledger.next_offset for slot, ledger in ledgers}
+
+    def _adopt(self, topics: SpoutTopics) -> None:
+        """Go on with a newer version, or with new partitions: these begin at their first offset."""
+        self.topics, self.topology = topics, self._registry.history.latest
+        table = self.topology.spouts[self._options.spout]
+        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.positions):
+            self._commits.join(new)
+            self._follow_results(sorted(new))
+        policy = retry_policy(self.topology, self._options.spout)
+        ids = {source.topic: source.topic_id for source in topics.partitions}
+        known: set[int] = set()
+        for task in self._tasks.values():
+            task.message_timeout_s = self.topology.message_timeout_s
+            for slot, source in list(task.sources.items()):
+                if ids.get(source.topic, source.topic_id) != source.topic_id:
+                    task.drop(slot)
+                    continue
+                task.slots[slot].policy, task.slots[slot].block = policy, table.block
+                known.add(slot)
+        fresh = [source for source in topics.partitions if source.slot not in known]
+        moved = self._commits.moved(fresh)
+        restored = self.add(fresh, moved, topics.log_starts(fresh))
+        self._commits.use_run(self._commits.run)  # which renews what was away for too many runs
+        self._resets.apply({slot: entry for slot, entry in moved.items() if slot in restored})
+        self._commits.commit()
+
+    def add(
+        self,
+        sources: Sequence[SourceSlot],
+        committed: Mapping[int, CommittedOffset],
+        starts: Mapping[int, int],
+        *,
+        is_first: bool = False,
+        age_s: float = 0.0,
+    ) -> set[int]:
+        """Add partitions as their state says; without one they begin where the group is, or at ``starts``.
+
+        What somebody else has set in the group is obeyed by the rule for resets, at the very first start in
+        any case. What is in flight counts as emitted ``age_s`` ago. Returns the slots that have a state, in
+        which nothing that somebody has set is applied yet.
+        """
+        restored = set[int]()
+        policy = retry_policy(self.topology, self._options.spout)
+        block = self.topology.spouts[self._options.spout].block
+        for source in sources:
+            task = self._tasks.get(self.topics.task_of[source.slot]) or next(iter(self._tasks.values()))
+            if (state := self._commits.take_state(source)) is not None:
+                restored.add(source.slot)
+                ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
+            else:
+                start = starts[source.slot]
+                if (entry := committed.get(source.slot)) and self._begins_at(source, entry, start, is_first):
+                    start = entry.next_offset
+                ledger = PartitionLedger(start, start, self._commits.run, policy, block)
+            task.sources[source.slot], task.slots[source.slot] = source, ledger
+        return restored
+
+    def _begins_at(self, source: SourceSlot, entry: CommittedOffset, start: int, is_first: bool) -> bool:
+        """Return whether a partition without a state begins where the group is."""
+        if entry.seal is not None:
+            return entry.seal.topic_id == source.topic_id
+        return is_first or self._resets.is_obeyed(source, entry.next_offset, start)
