@@ -34,6 +34,7 @@ from acktree.producers.errors import (
 )
 from acktree.producers.functions import Child
 from acktree.producers.functions import bolt as bolt
+from acktree.producers.functions import stage as stage
 from acktree.producers.idempotency import NoLastingKey, WriteOnce
 from acktree.producers.serdes.schema_registry import Avro, JsonSchema, Protobuf
 from acktree.producers.serdes.serde import Json, Raw, Serde, Text
@@ -100,4 +101,5 @@ __all__ = [
     "WrongThread",
     "WrongTopic",
     "bolt",
+    "stage",
 ]

@@ -73,6 +73,10 @@ def bolt(
     return decorate
 
 
+stage = bolt
+"""A stage is written as a bolt is: it reads the topics of a spout, and emits what the spout emits."""
+
+
 def bolt_class_of(found: object) -> type[AnyBolt] | None:
     """Return the bolt that a decorated function is; None for anything else."""
     made: type[AnyBolt] | None = getattr(found, _MADE_OF, None)

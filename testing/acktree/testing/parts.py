@@ -17,6 +17,7 @@ from acktree.producers.functions import bolt_class_of
 from acktree.producers.loading import make_handler
 from acktree.producers.spout import Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.executing.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
 from acktree.testing.messages import Messages
@@ -52,7 +53,7 @@ class Parts:
         topology = self.topology
         of_python = [name for name, table in topology.spouts.items() if not table.topics]
         of_kafka = [name for name, table in topology.spouts.items() if table.topics]
-        _refuse_unknown("spouts", self.spouts, of_python)
+        _refuse_unknown("spouts", self.spouts, topology.spouts)
         _refuse_unknown("bolts", self.bolts, topology.bolts)
         _refuse_unknown("stages", self.stages, [*of_kafka, *topology.bolts])
         _refuse_unknown("workers", self.workers, topology.bolts)
@@ -62,13 +63,14 @@ class Parts:
         for name in of_kafka:
             text = (
                 f"the stage of spout {name!r}, which reads Kafka topics: give what Spark makes of a row by "
+                f"stages={{{name!r}: function}}, or a function or bolt in Python by spouts={{{name!r}: …}}"
             )
-            _refuse_missing(name in self.stages, f"{text}stages={{{name!r}: function}}")
+            _refuse_missing(name in self.stages or name in self.spouts, text)
         for name in topology.bolts:
             text = f"bolt {name!r}: give it by bolts={{{name!r}: …}}, or None to leave it out"
             _refuse_missing(name in self.bolts or name in self.stages, text)
-        for name, table in topology.spouts.items():
-            _refuse_shared(name, self.spouts.get(name), table.tasks, "tasks")
+        for name in of_python:
+            _refuse_shared(name, self.spouts.get(name), topology.spouts[name].tasks, "tasks")
         for name in topology.bolts:
             _refuse_shared(name, self.bolts.get(name), self.workers.get(name, 1), "workers")
 
@@ -83,6 +85,9 @@ class Parts:
         for name, stage in self.stages.items():
             yield _service(name, 0, "spark", partial(self._application, name, stage))
         for name, given in self.spouts.items():
+            if topology.spouts[name].topics:
+                yield _service(name, 0, "stage", partial(self._stage, name, given))
+                continue
             for task in range(topology.spouts[name].tasks):
                 yield _service(name, task, "spout", partial(self._spout, name, given, task))
 
@@ -93,6 +98,11 @@ class Parts:
         bolt = self.handlers[service.name] = _made(given, BOLTS, "execute")
         ready = service.set_ready
         return Worker(BOOTSTRAP, self.topology.name, bolt, name=name, user=self.user, ready=ready)
+
+    def _stage(self, name: str, given: Any, service: Service) -> Runner:
+        stage = self.handlers[service.name] = _made(given, BOLTS, "execute")
+        ready = service.set_ready
+        return StageWorker(BOOTSTRAP, self.topology.name, stage, name=name, user=self.user, ready=ready)
 
     def _spout(self, name: str, given: Any, task: int, service: Service) -> Runner:
         spout = self.handlers[service.name] = _made(given, (Spout,), "next_tuple")

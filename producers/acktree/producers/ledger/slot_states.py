@@ -23,6 +23,8 @@ from acktree.wire.errors import MalformedRecord
 from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import Attempts, EmittedBlocks, LiveCommand, SlotState
 
+NEVER_EMITTED = (0, 0, 0, 1, False)
+"""The attempt of what is planned for the first time and not written: due at once."""
 OLDEST_FLOOR_RUNS = 100
 MAX_ATTEMPT_GROUPS = 2_000
 """Beyond this times of replays are kept less exactly."""
@@ -73,7 +75,7 @@ def _attempts(ledger: PartitionLedger, now_s: float) -> list[Attempts]:
     while True:
         groups: dict[tuple[int, int, int, int, bool], list[int]] = {}
         for offset, each in ledger.retries.attempts.items():
-            counted, due_ms = each.attempts, 0
+            counted, due_ms = each.attempts, int(offset in ledger.unwritten)
             if not each.in_flight:
                 counted = counted if each.due_s is not None else ledger.policy.with_one_left(counted)
                 due_s = max(now_s, each.delayed_to_s or now_s) if each.due_s is None else each.due_s
@@ -81,6 +83,8 @@ def _attempts(ledger: PartitionLedger, now_s: float) -> list[Attempts]:
             is_delayed = bool(due_ms) and each.delayed_to_s is not None
             key = each.generation, each.emissions, counted, due_ms, is_delayed
             groups.setdefault(key, []).append(offset)
+        if fresh := ledger.unwritten - BitMap64(ledger.retries.attempts):
+            groups.setdefault(NEVER_EMITTED, []).extend(fresh)
         if len(groups) <= MAX_ATTEMPT_GROUPS or step_ms > 1 << 32:
             return [Attempts(*key, serialized(BitMap64(offsets))) for key, offsets in sorted(groups.items())]
         step_ms *= 8

@@ -35,7 +35,7 @@ class AckSums:
         """Move all of it, and the values of the children at ``targets``, to the packer."""
         if self.acked:
             own = _unpack(self.acked)
-            self._ack(own, mix_array(own["edge"] ^ self._hash))
+            self._ack(own, self._own_values(own))
         for target in targets:
             if target.acked_children:
                 children = _unpack(target.acked_children)
@@ -43,6 +43,10 @@ class AckSums:
         if self.parts:
             parts = _unpack(self.parts)
             self._ack(parts, parts["edge"])
+
+    def _own_values(self, own: AnchorArray) -> IdArray:
+        """Return the consumer edges of inputs."""
+        return mix_array(own["edge"] ^ self._hash)
 
     def _ack(self, anchors: AnchorArray, values: IdArray) -> None:
         versions = anchors["version"]

@@ -8,8 +8,10 @@ is a callable ``(topic, partition, value)``; roots of a version with 0 ackers ar
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acktree.core.topology.registry import History, Published
 from acktree.wire.codec import encode_ack, encode_ack_init
@@ -24,7 +26,7 @@ from acktree.wire.control_records import (
     split_by_stack,
     stronger,
 )
-from acktree.wire.ids import IdArray, acker_partition
+from acktree.wire.ids import IdArray, acker_partition, origins_of
 
 Send = Callable[[str, int, bytes], None]
 
@@ -130,6 +132,27 @@ def init_records(published: Published, spout_task: int, entries: EntryArray) -> 
     for partition, inits in split_by_partition(entries, published.ackers):
         for chunk in _chunks(inits):
             yield partition, encode_ack_init(AckInit(spout_task, published.version, chunk))
+
+
+def inits_of_tasks(published: Published, entries: EntryArray) -> Iterator[tuple[int, bytes]]:
+    """Yield (acker partition, record) for roots of one version and of any of its spout tasks."""
+    if not len(entries):
+        return
+    tasks = _spout_tasks(published)[origins_of(entries["root"])[0]]
+    if (tasks == tasks[0]).all():
+        yield from init_records(published, int(tasks[0]), entries)
+        return
+    for task in np.unique(tasks).tolist():
+        yield from init_records(published, task, entries[tasks == task])
+
+
+def _spout_tasks(published: Published) -> NDArray[Any]:
+    """Return the spout task of each slot, -1 for a slot without one."""
+    task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
+    for slot in published.slots:
+        if slot.spout in published.spout_tasks:
+            task_of[slot.slot] = published.task_of(slot)
+    return task_of
 
 
 class InitPacker:

@@ -33,6 +33,8 @@ class PartitionLedger:
     done: BitMap64 = field(default_factory=BitMap64)
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
+    unwritten: BitMap64 = field(default_factory=BitMap64)
+    """What is planned and not written yet: a restart emits it again, at once."""
     command: LiveReplay | None = None
     """The replay command that is under way."""
     changes: int = 0
@@ -85,6 +87,16 @@ class PartitionLedger:
             self.times.record(self.next_offset, now_s)
         self._advance()
         return ranges
+
+    def begin_writing(self, offsets: BitMap64) -> None:
+        """Record offsets that are planned, and of which nothing is written yet."""
+        self.unwritten |= offsets
+        self.changes += 1
+
+    def end_writing(self, offsets: BitMap64) -> None:
+        """Record that all is written that comes of these, or that they have failed."""
+        self.unwritten -= offsets
+        self.changes += 1
 
     def emit_logged(self, emitted: BlockRange, now_s: float) -> None:
         """Record an emission of an earlier driver that its state does not hold yet."""
@@ -161,6 +173,7 @@ class PartitionLedger:
         newly = len(self.done) - before
         self.changes += newly > 0
         self.retries.discard(offsets)
+        self.unwritten -= offsets
         self._advance()
         return newly
 
@@ -289,6 +302,7 @@ class PartitionLedger:
     def _clear_emissions(self) -> None:
         self.command = None
         self.blocks, self.retries = Blocks(), Retries()
+        self.unwritten.clear()
         self.times.clear()
         self.emitted_before = 0
 

@@ -59,11 +59,11 @@ class DeadLetterReader:
         there = [(r, m) for r, m in zip(records, messages, strict=True) if m is not None]
         values = iter(self._values.read([(record.failed_tuple, record.root) for record, _ in there]))
         return [
-            None if message is None else self._letter(record, message, next(values))
+            None if message is None else self._dead_letter_of(record, message, next(values))
             for record, message in zip(records, messages, strict=True)
         ]
 
-    def _letter(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> DeadLetter:
+    def _dead_letter_of(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> DeadLetter:
         short = record._replace(failed_tuple=None)
         forms = [
             self._whole(record, message, value),

@@ -24,7 +24,7 @@ from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.dead_letters import DeadLetter
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset, GroupOffsets
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.driver.state_topic import SpoutStates, StateTopic
+from acktree.producers.spouts.driver.state_topic import OutputRecord, SpoutStates, StateTopic
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import MAX_RUN, next_run
@@ -117,6 +117,8 @@ class SpoutCommits:
         self._monotonic, self._renew_at_s = monotonic, 0.0
         self._letters: list[DeadLetter] = []
         """Those of records that are done in memory: whatever is committed next has them with it."""
+        self._output: list[OutputRecord] = []
+        """The same of records that are written in memory."""
         self._viewed: object = None
         self._driver = f"{world.current().host_name()}/{world.process_id()}"
 
@@ -345,6 +347,11 @@ class SpoutCommits:
         self._letters += letters
         self._store(self._records(self.planned))
 
+    def commit_output(self, output: Sequence[OutputRecord]) -> None:
+        """Commit records, and the state in which they are written. Raises as ``StateTopic.commit``."""
+        self._output += output
+        self._store(self._records(self.planned))
+
     def _store(self, records: Records, everything: bool = False) -> None:
         """Commit what has changed of the state, or all of it: else the transactional id would expire."""
         gone = self._stored.keys() - records.keys()
@@ -352,9 +359,10 @@ class SpoutCommits:
         changed: dict[bytes, bytes | None] = {
             key: value for key, value in records.items() if known.get(key) != value
         }
-        if changed or gone or self._letters:
-            self._topic.commit(changed | dict.fromkeys(gone), self._letters)
+        if changed or gone or self._letters or self._output:
+            self._topic.commit(changed | dict.fromkeys(gone), self._letters, self._output)
             self._letters.clear()
+            self._output.clear()
             self._stored = dict(records)
 
     def _records(self, planned: int) -> Records:

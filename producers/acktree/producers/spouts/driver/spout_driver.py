@@ -5,20 +5,24 @@ or a written batch holds. It runs inside Spark's calls to ``latestOffset``; ther
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
+
+from confluent_kafka import Message
+from pyroaring import BitMap64
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_admin, make_consumer
 from acktree.core.kafka.settings import consumer_settings
 from acktree.core.reports.breaker_watch import BreakerWatch
-from acktree.core.reports.stats import STATS_INTERVAL_S
+from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.flow import Flow
-from acktree.core.topology.registry import Published, Registry
+from acktree.core.topology.registry import History, Published, Registry
 from acktree.producers.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 from acktree.producers.ledger.new_records import emit_new
+from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.probes import plan_probe
 from acktree.producers.ledger.quotas import quota_of
 from acktree.producers.ledger.replays import failing, has_backlog
@@ -27,6 +31,7 @@ from acktree.producers.ledger.slots import find_ledger
 from acktree.producers.ledger.task import TaskLedger
 from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.producers.spouts.driver.offset_resets import OffsetResets
+from acktree.producers.spouts.driver.one_record import read_records
 from acktree.producers.spouts.driver.replay_queue import ReplayQueue
 from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
 from acktree.producers.spouts.driver.reports.reporter import FIRST_REPORT_S, Reporter
@@ -39,8 +44,9 @@ from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
-from acktree.producers.spouts.driver.state_topic import ZombieDriver
+from acktree.producers.spouts.driver.state_topic import OutputRecord, ZombieDriver
 from acktree.producers.spouts.outside_commit import GroupInUse
+from acktree.wire.control_records import Absent, Failure
 
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05
@@ -74,8 +80,11 @@ class SpoutDriver:
         settings = consumer_settings(options.bootstrap, group, user, enable_partition_eof=True)
         self._consumer = make_consumer(settings)
         self._reporter = Reporter(options)
-        reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
-        dead_letters = DeadLetterReader(reader, topology.dead_letter_topic, group, options.bootstrap)
+        reading = {**settings, "auto.offset.reset": "error", "queued.min.messages": 1}
+        self._source_reader = make_consumer(reading)
+        dead_letters = DeadLetterReader(
+            self._source_reader, topology.dead_letter_topic, group, options.bootstrap
+        )
         self.tasks: dict[int, TaskLedger] = {}
         self.commits = SpoutCommits(self._consumer, self._admin, topology, options, monotonic)
         self._resets = OffsetResets(options, self.commits, self.tasks)
@@ -196,25 +205,114 @@ class SpoutDriver:
             OffsetTooLarge: the next offset of a partition does not fit into a root id.
         """
         # Life of a record, step 1.
-        if self._is_group_in_use:
+        if not self._may_emit(ends):
             return None
+        state = self.commits.prepare()
+        batch = self._plan_next(ends, limit)
+        if batch is None:
+            return None
+        self._planned_s = self._monotonic()
+        return self.commits.give(batch, state)
+
+    def plan(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
+        """Return what is emitted next by who writes it in commits of this driver; as ``next_batch``.
+
+        Until ``end_writing`` names them its offsets are unwritten: a restart emits them again.
+        """
+        if not self._may_emit(ends) or (batch := self._plan_next(ends, limit)) is None:
+            return None
+        for range_ in (*batch.ranges, *batch.again):
+            if range_.start < range_.end:
+                span = BitMap64()
+                span.add_range(range_.start, range_.end)
+                self._ledger_of(range_.slot).begin_writing(span)
+        for replays in batch.replays:
+            self._ledger_of(replays.slot).begin_writing(BitMap64(replays.offsets))
+        return batch
+
+    def _ledger_of(self, slot: int) -> PartitionLedger:
+        ledger = find_ledger(self.tasks, slot)
+        assert ledger is not None, "what is planned has its ledger"
+        return ledger
+
+    def _may_emit(self, ends: Mapping[int, int]) -> bool:
+        """Prepare to plan; return whether that is possible at all."""
+        if self._is_group_in_use:
+            return False
         self._results.catch_up()
         self._sources.follow_ends(ends)
         self.commits.renew_run()
-        flow = self._registry.history.flow(self._options.spout).flow
-        if flow is Flow.PAUSED:
-            return None
-        now_s = self._monotonic()
+        return self._registry.history.flow(self._options.spout).flow is not Flow.PAUSED
+
+    def _plan_next(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
+        flow, now_s = self._registry.history.flow(self._options.spout).flow, self._monotonic()
         self._watch_breaker.follow(now_s)
-        state = self.commits.prepare()
         plan = self._plan_probe if self.breaker.is_open else self._plan
         batch = plan(ends, limit, flow, now_s)
         if not batch.records:
             return None
         if self._is_tracked(batch.version):
             check_offsets(batch)
-        self._planned_s = now_s
-        return self.commits.give(batch, state)
+        return batch
+
+    def end_writing(self, slot: int, offsets: BitMap64) -> None:
+        """Record what is written of a slot by the next ``write``; done, too, where tracking is off."""
+        ledger = find_ledger(self.tasks, slot)
+        if ledger is not None:
+            written = offsets & ledger.unwritten
+            ledger.end_writing(written)
+            if not self._is_tracked(self.topology.version):
+                ledger.complete(written, self.commits.run, self._monotonic())
+
+    def is_unwritten(self, slot: int, offset: int) -> bool:
+        """Return whether a record is planned and not written."""
+        ledger = find_ledger(self.tasks, slot)
+        return ledger is not None and offset in ledger.unwritten
+
+    def write(self, output: Sequence[OutputRecord]) -> None:
+        """Commit records, and the state in which they are written. Raises as ``StateTopic.commit``."""
+        self.commits.commit_output(output)
+
+    def fail(self, failures: Sequence[Failure]) -> None:
+        """Apply failures of records that no acker knows of; dead letters are committed at once."""
+        self._results.fail(failures)
+
+    def absent(self, absent: Absent) -> None:
+        """Apply the proof that planned offsets hold no record."""
+        for task in self.tasks.values():
+            task.apply_absent(absent)
+
+    def places(self) -> dict[tuple[str, int], tuple[int, PartitionLedger]]:
+        """Return the slot and the ledger of each source partition."""
+        return {
+            (source.topic, source.partition): (slot, task.slots[slot])
+            for task in self.tasks.values()
+            for slot, source in task.sources.items()
+        }
+
+    def check_sources(self) -> None:
+        """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""
+        self._sources.check_now()
+        self._sources.follow_ends(self.log_ends())
+
+    def log_starts(self) -> dict[tuple[str, int], int]:
+        """Return the first offset that each source partition holds."""
+        starts = self.topics.log_starts(self.topics.partitions)
+        return {(s.topic, s.partition): starts[s.slot] for s in self.topics.partitions}
+
+    def read_records(self, partition: tuple[str, int], offsets: Iterable[int]) -> dict[int, Message]:
+        """Return by offset those records of a source partition that are still there; see ``one_record``."""
+        return read_records(self._source_reader, partition, offsets, self._bootstrap)
+
+    @property
+    def history(self) -> History:
+        """The versions of the topology, which this driver follows."""
+        return self._registry.history
+
+    @property
+    def latest_reports(self) -> Sequence[Report]:
+        """What was reported last."""
+        return self._reporter.latest
 
     def _plan_probe(
         self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float

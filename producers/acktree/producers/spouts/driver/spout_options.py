@@ -6,6 +6,7 @@ Invariant: the values are checked; whoever makes them raises BadOption for the o
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from acktree.core.topology.file import SpoutTable
 from acktree.wire.errors import AcktreeError
 
 
@@ -28,12 +29,18 @@ class SpoutOptions:
     allow_skip: bool = False
     """Whether a group's offset that somebody has set forward is obeyed."""
     complete_by_batch: bool = False
+    has_blocks: bool = True
+    """Whether several records may share a root, as the topology says."""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
 
     @property
     def component(self) -> str:
         """The component that is read for; its consumer group is TOPOLOGY.COMPONENT."""
         return self.spout
+
+    def block_of(self, table: SpoutTable) -> int:
+        """Return how many records share a root."""
+        return table.block if self.has_blocks else 1
 
     @property
     def group(self) -> str:

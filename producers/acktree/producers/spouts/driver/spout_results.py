@@ -13,7 +13,7 @@ from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.producers.spouts.driver.replay_queue import QueuedReplay, ReplayQueue
 from acktree.producers.spouts.driver.result_topics import ResultRecord, ResultTopics
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
-from acktree.wire.control_records import Absent, ReplayCommand
+from acktree.wire.control_records import Absent, Failure, ReplayCommand, Result
 
 MAX_DEAD_LETTERS = 200
 """How many are read and written together, and before results go on being read."""
@@ -98,11 +98,19 @@ class SpoutResults:
             for task in self._tasks.values():
                 task.apply_absent(record)
         else:
-            for task in self._tasks.values():
-                effect = task.apply(record, self._monotonic(), self._jitter(), entry.age_s)
-                if effect.failed:
-                    self._on_failed(record.failed[-1].reason or "a record timed out")
-                self._exhausted += [(task, exhausted) for exhausted in effect.exhausted]
+            self._apply_result(record, entry.age_s)
+
+    def _apply_result(self, result: Result, age_s: float) -> None:
+        for task in self._tasks.values():
+            effect = task.apply(result, self._monotonic(), self._jitter(), age_s)
+            if effect.failed:
+                self._on_failed(result.failed[-1].reason or "a record timed out")
+            self._exhausted += [(task, exhausted) for exhausted in effect.exhausted]
+
+    def fail(self, failures: Sequence[Failure]) -> None:
+        """Apply failures of records that never were in an acker, and write the dead letters."""
+        self._apply_result(Result(0, failed=failures), 0.0)
+        self._write_dead_letters()
 
     def _write_dead_letters(self) -> None:
         """Write the dead letters, finish their records, and let result positions pass what was applied."""

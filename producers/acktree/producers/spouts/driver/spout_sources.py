@@ -97,7 +97,7 @@ class SpoutSources:
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset."""
         self.topics, self.topology = topics, self._registry.history.latest
-        table = self.topology.spouts[self._options.spout]
+        block = self._options.block_of(self.topology.spouts[self._options.spout])
         if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.positions):
             self._commits.join(new)
             self._follow_results(sorted(new))
@@ -110,7 +110,7 @@ class SpoutSources:
                 if ids.get(source.topic, source.topic_id) != source.topic_id:
                     task.drop(slot)
                     continue
-                task.slots[slot].policy, task.slots[slot].block = policy, table.block
+                task.slots[slot].policy, task.slots[slot].block = policy, block
                 known.add(slot)
         fresh = [source for source in topics.partitions if source.slot not in known]
         moved = self._commits.moved(fresh)
@@ -136,7 +136,7 @@ class SpoutSources:
         """
         restored = set[int]()
         policy = retry_policy(self.topology, self._options.spout)
-        block = self.topology.spouts[self._options.spout].block
+        block = self._options.block_of(self.topology.spouts[self._options.spout])
         for source in sources:
             task = self._tasks.get(self.topics.task_of[source.slot]) or next(iter(self._tasks.values()))
             if (state := self._commits.take_state(source)) is not None:

@@ -7,7 +7,7 @@ record, never because nothing more comes; what it cannot read stops it, with coo
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -23,6 +23,7 @@ from acktree.core.kafka.clients import (
 )
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
 from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
+from acktree.producers.kafka.output import PARTITION_UA
 from acktree.producers.ledger.slot_states import offsets_of
 from acktree.producers.spouts.driver.dead_letters import DeadLetter
 from acktree.wire.errors import AcktreeError, MalformedRecord
@@ -43,6 +44,17 @@ from acktree.wire.state_records import (
 FULL_QUEUE_WAIT_S = 0.1
 COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
+
+
+class OutputRecord(NamedTuple):
+    """A record of a stage, or one of its acker updates."""
+
+    topic: str
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: object = None
+    partition: int = PARTITION_UA
+    timestamp_ms: int = 0
 
 
 class ZombieDriver(AcktreeError):
@@ -156,10 +168,15 @@ class StateTopic:
                 raise as_clear_error(error, self._bootstrap, f"topic {self.topic}")
         return states
 
-    def commit(self, records: Mapping[bytes, bytes | None], letters: Sequence[DeadLetter] = ()) -> None:
-        """Write records and dead letters in one transaction; what is not confirmed is repeated.
+    def commit(
+        self,
+        records: Mapping[bytes, bytes | None],
+        letters: Sequence[DeadLetter] = (),
+        output: Sequence[OutputRecord] = (),
+    ) -> None:
+        """Write states, dead letters and output in one transaction; what is not confirmed is repeated.
 
-        None is a tombstone. A letter that is too large for its topic is shortened.
+        A state of None is a tombstone. A letter that is too large for its topic is shortened.
 
         Raises:
             ZombieDriver: a newer driver has started, or the broker has ended the transaction of this one.
@@ -167,11 +184,15 @@ class StateTopic:
             BrokerRefused, NotAuthorized: see there.
         """
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
-        while not self._is_committed(records, letters, until_s):
+        while not self._is_committed(records, letters, output, until_s):
             pass
 
     def _is_committed(
-        self, records: Mapping[bytes, bytes | None], letters: Sequence[DeadLetter], until_s: float
+        self,
+        records: Mapping[bytes, bytes | None],
+        letters: Sequence[DeadLetter],
+        output: Sequence[OutputRecord],
+        until_s: float,
     ) -> bool:
         """Try one transaction; False if it was aborted for a reason that passes."""
         refused: list[tuple[DeadLetter, KafkaError]] = []
@@ -181,6 +202,8 @@ class StateTopic:
                 self._queue(
                     letter.topic, *letter.forms[0], on_delivery=partial(_add_refused, refused, letter)
                 )
+            for each in output:
+                self._queue(*each)
             for key, value in records.items():
                 self._queue(self.topic, key, value, partition=0)
             if letters:
@@ -200,14 +223,25 @@ class StateTopic:
         key: bytes | str | None,
         value: bytes | str | None,
         headers: object = None,
-        **more: Any,
+        partition: int = PARTITION_UA,
+        timestamp_ms: int = 0,
+        on_delivery: Any = None,
     ) -> None:
-        """Hand a record over; wait while the client's queue is full."""
+        """Hand a record over; wait while the client's queue is full, or does not know a partition yet."""
+        until_s = world.monotonic_s() + BROKER_TIMEOUT_S
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=cast(Any, headers), **more)
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery, None, timestamp_ms, cast(Any, headers)
+                )
                 return
             except BufferError:
+                self._producer.poll(FULL_QUEUE_WAIT_S)
+            except KafkaException as error:
+                is_late = world.monotonic_s() > until_s
+                if is_late or error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                self._producer.list_topics(topic, BROKER_TIMEOUT_S)  # else after minutes
                 self._producer.poll(FULL_QUEUE_WAIT_S)
 
     def _abort(

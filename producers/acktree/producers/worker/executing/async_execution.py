@@ -31,7 +31,7 @@ from acktree.producers.worker.executing.execution import (
     read_payload,
     tuples_of,
 )
-from acktree.producers.worker.executing.intake import Intake, read_anchors
+from acktree.producers.worker.executing.intake import AnchorSource, read_anchors
 from acktree.producers.worker.executing.loop_thread import LoopThread
 from acktree.producers.worker.executing.waiting_tuples import WaitingTuples
 
@@ -57,7 +57,7 @@ class AsyncExecution(Execution):
         self,
         bolt: AsyncBolt,
         collector: Collector,
-        intake: Intake,
+        intake: AnchorSource,
         hand: FindHand,
         turn: Turn,
     ) -> None:

@@ -26,7 +26,7 @@ from acktree.producers.worker.executing.execution import (
     read_payload,
 )
 from acktree.producers.worker.executing.halving import execute_in_halves
-from acktree.producers.worker.executing.intake import Intake
+from acktree.producers.worker.executing.intake import AnchorSource
 
 log = logging.getLogger("acktree.bolt")
 
@@ -48,7 +48,7 @@ class BatchExecution(SyncExecution):
         self,
         bolt: BatchBolt,
         collector: Collector,
-        intake: Intake,
+        intake: AnchorSource,
         hand: FindHand,
         turn: Turn,
         *,

@@ -22,7 +22,7 @@ from acktree.producers.worker.executing.async_execution import AsyncExecution
 from acktree.producers.worker.executing.batch_execution import BatchExecution
 from acktree.producers.worker.executing.batch_sizing import Turn
 from acktree.producers.worker.executing.execution import Execution, FindHand, SyncExecution
-from acktree.producers.worker.executing.intake import Intake
+from acktree.producers.worker.executing.intake import AnchorSource
 from acktree.producers.worker.executing.threaded_execution import PutBack, ThreadedExecution
 from acktree.producers.worker.executing.tuple_execution import BasicExecution, HandExecution
 
@@ -144,7 +144,7 @@ def in_a_thread(
 def make_execution(
     bolt: AnyBolt,
     collector: Collector,
-    intake: Intake,
+    intake: AnchorSource,
     hand: FindHand,
     turn: Turn | None = None,
     *,

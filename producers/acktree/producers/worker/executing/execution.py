@@ -20,7 +20,7 @@ from acktree.producers.kafka.back_pressure import BATCH_RECORDS
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Place, Record, Tuple
 from acktree.producers.worker.executing.batch_sizing import Turn
-from acktree.producers.worker.executing.intake import Intake, read_anchors
+from acktree.producers.worker.executing.intake import AnchorSource, read_anchors
 from acktree.wire.control_records import BACK_OFF
 
 log = logging.getLogger("acktree.bolt")
@@ -169,7 +169,7 @@ class Chunk:
 class SyncExecution(Execution):
     """Runs a bolt in the thread that calls ``run``: when that returns, nothing is being executed."""
 
-    def __init__(self, bolt: SyncBolt, collector: Collector, intake: Intake, turn: Turn) -> None:
+    def __init__(self, bolt: SyncBolt, collector: Collector, intake: AnchorSource, turn: Turn) -> None:
         self._sync_bolt, self._collector, self._turn, self._intake = bolt, collector, turn, intake
         self._busy: tuple[float, float | None] = 0.0, None  # (before this chunk, when this chunk began)
         self.finish_timeout_s = bolt.finish_timeout_s

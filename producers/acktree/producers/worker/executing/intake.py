@@ -6,6 +6,7 @@ did not read the topic in the version of the emission owns no edge of the record
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -30,6 +31,16 @@ INVALID_LINES = 100
 LoadVersion = Callable[[int], None]
 
 log = logging.getLogger("acktree.bolt")
+
+
+class AnchorSource(Protocol):
+    """Where an execution has the anchors of its records from."""
+
+    has_seen_traces: bool
+
+    def single_anchors(self, records: Sequence[Record]) -> list[bytes] | None: ...
+
+    def anchors_of(self, record: Record) -> bytes: ...
 
 
 class Intake:
@@ -104,7 +115,7 @@ class Intake:
 
 
 def read_anchors(
-    records: Sequence[Record], intake: Intake, collector: Collector
+    records: Sequence[Record], intake: AnchorSource, collector: Collector
 ) -> tuple[Sequence[Record], list[bytes]]:
     """Return the records that are tuples, and the anchors of each; reject the others."""
     anchors = intake.single_anchors(records)

@@ -23,7 +23,7 @@ from acktree.producers.worker.executing.execution import (
     log_late,
     read_payload,
 )
-from acktree.producers.worker.executing.intake import Intake
+from acktree.producers.worker.executing.intake import AnchorSource
 
 
 class BasicExecution(SyncExecution):
@@ -36,7 +36,7 @@ class BasicExecution(SyncExecution):
         self,
         bolt: BasicBolt,
         collector: Collector,
-        intake: Intake,
+        intake: AnchorSource,
         turn: Turn,
         *,
         exactly_once: bool = False,
@@ -91,7 +91,7 @@ class HandExecution(SyncExecution):
         self,
         bolt: Bolt,
         collector: Collector,
-        intake: Intake,
+        intake: AnchorSource,
         hand: FindHand,
         turn: Turn,
     ) -> None:

@@ -6,20 +6,17 @@ ack is withheld. So a late fail still decides. A root sent without a fail is com
 either result is right, and the first one counts.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from acktree.core.kafka.settings import Settings
-from acktree.core.topology.registry import History, Published, read_history
-from acktree.producers.collecting.arithmetic.packing import AckPacker, init_records
+from acktree.core.topology.registry import History, read_history
+from acktree.producers.collecting.arithmetic.packing import AckPacker, inits_of_tasks
 from acktree.spark.tasks.producers import TaskOutput
 from acktree.spark.tasks.writing.anchoring import RootFailure, RootUpdates
 from acktree.wire.control_records import EntryArray
 from acktree.wire.header import ANCHOR
-from acktree.wire.ids import origins_of
 
 ROOTS_PER_CHUNK = 65_536
 """Roots per step: the intermediate arrays stay in the processor's caches."""
@@ -95,27 +92,6 @@ class AckerUpdates:
 
     def _send_inits(self, version: int, entries: EntryArray) -> None:
         published = self._history.at(version)
-        task_of = _spout_tasks(published)
         for at in range(0, len(entries), ROOTS_PER_CHUNK):
-            for task, chosen in _by_spout_task(task_of, entries[at : at + ROOTS_PER_CHUNK]):
-                for partition, record in init_records(published, task, chosen):
-                    self._output.send(published.ack_init_topic, partition, record)
-
-
-def _spout_tasks(published: Published) -> NDArray[Any]:
-    """Return the spout task of each slot, -1 for a slot without one."""
-    task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
-    for slot in published.slots:
-        if slot.spout in published.spout_tasks:
-            task_of[slot.slot] = published.task_of(slot)
-    return task_of
-
-
-def _by_spout_task(task_of: NDArray[Any], entries: EntryArray) -> Iterator[tuple[int, EntryArray]]:
-    """Yield each spout task with its roots, of which there are some."""
-    tasks = task_of[origins_of(entries["root"])[0]]
-    if (tasks == tasks[0]).all():
-        yield int(tasks[0]), entries
-        return
-    for task in np.unique(tasks).tolist():
-        yield task, entries[tasks == task]
+            for partition, record in inits_of_tasks(published, entries[at : at + ROOTS_PER_CHUNK]):
+                self._output.send(published.ack_init_topic, partition, record)

@@ -1,0 +1,109 @@
+"""The records that a stage has planned and not written: each waits, or is in the hands of its code.
+
+Invariant: an offset is in the hands of the code once at a time. One that is planned again while it is there
+waits until that has ended, and only its newest root counts as written.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.tuples import Hand, Place, Record, place_of
+from acktree.wire.header import ANCHOR, SINGLE
+from acktree.wire.ids import IdArray, origins_of
+from acktree.wire.trace_context import has_context
+
+ANCHOR_BYTES = ANCHOR.itemsize
+assert SINGLE.itemsize > ANCHOR_BYTES
+
+Offset = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+
+class PlannedRecords:
+    """The records and their anchors; also the intake of the execution that takes them."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._waiting: deque[Record] = deque()
+        self._anchors: dict[Offset, bytes] = {}
+        """Of the newest plan of each record that is not written."""
+        self._taken: set[Offset] = set()
+        self.hands: dict[Place, Hand] = {}
+        self.has_seen_traces = False
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
+    def add(self, version: int, roots: IdArray, records: Sequence[Record]) -> None:
+        """Add records planned under a version of the topology, each with its root."""
+        rows = np.zeros(len(records), ANCHOR)
+        rows["version"], rows["root"] = version, roots
+        packed = rows.tobytes()
+        for number, record in enumerate(records):
+            at = number * ANCHOR_BYTES
+            self._anchors[_offset_of(record)] = packed[at : at + ANCHOR_BYTES]
+        if not self.has_seen_traces:
+            self.has_seen_traces = any(has_context(record.headers() or []) for record in records)
+        self._waiting.extend(records)
+
+    def take(self, limit: int) -> list[Record]:
+        """Return up to ``limit`` records that the code does not have, the earliest first."""
+        taken: list[Record] = []
+        left: list[Record] = []
+        while self._waiting and len(taken) < limit:
+            record = self._waiting.popleft()
+            if (offset := _offset_of(record)) in self._taken:
+                left.append(record)
+            elif offset in self._anchors:
+                self._taken.add(offset)
+                taken.append(record)
+        self._waiting.extendleft(reversed(left))
+        return taken
+
+    def put_back(self, records: Sequence[Record]) -> None:
+        """Let records wait that were taken and are not executed."""
+        self._taken.difference_update(map(_offset_of, records))
+        self._waiting.extendleft(reversed(records))
+
+    def hand(self, topic: str, partition: int) -> Hand:
+        """Return the tuples of one partition that are in hand."""
+        return self.hands.setdefault((topic, partition), {})
+
+    def single_anchors(self, records: Sequence[Record]) -> list[bytes]:
+        """Return the anchor of each record, as ``Intake`` does of tuples."""
+        return [self._anchors[_offset_of(record)] for record in records]
+
+    def anchors_of(self, record: Record) -> bytes:
+        """Return the anchor of a record."""
+        return self._anchors[_offset_of(record)]
+
+    def finish(self, roots: IdArray, place_of_slot: Callable[[int], Place | None]) -> dict[int, list[int]]:
+        """Take what is written or has failed away; return by slot the offsets whose newest root it is."""
+        finished: dict[int, list[int]] = {}
+        slots, _, offsets = origins_of(roots)
+        for root, slot, at in zip(roots.tolist(), slots.tolist(), offsets.tolist(), strict=True):
+            if (place := place_of_slot(slot)) is None:
+                continue
+            offset = *place, at
+            self._taken.discard(offset)
+            known = self._anchors.get(offset)
+            if known is not None and int(np.frombuffer(known, ANCHOR)["root"][0]) == root:
+                del self._anchors[offset]
+                finished.setdefault(slot, []).append(at)
+        return finished
+
+    def keep(self, is_planned: Callable[[Place, int], bool], places: Iterable[Place]) -> None:
+        """Let go of what waits of partitions that were rewound, or are no longer read."""
+        rewound = frozenset(places)
+        for offset in [each for each in self._anchors if each[:2] in rewound]:
+            if not is_planned(offset[:2], offset[2]):
+                del self._anchors[offset]
+        self._waiting = deque(record for record in self._waiting if _offset_of(record) in self._anchors)
+
+
+def _offset_of(record: Record) -> Offset:
+    return *place_of(record), record.offset() or 0

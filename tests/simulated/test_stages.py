@@ -1,0 +1,202 @@
+"""A spout whose stage is a Python function: its offsets are committed when all that comes of them is done."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from acktree.core import world
+from acktree.core.topology.file import parse_topology
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
+from acktree.testing import TopologyTester
+
+TEXT = """
+name = "t"
+ackers = 2
+message_timeout_s = 10
+[spouts.split]
+topics = ["lines"]
+emits = ["words"]
+max_attempts = 3
+retry_initial_s = 1
+[bolts.count]
+reads = ["words"]
+"""
+
+
+@stage(reads="lines", emits="words")
+def split(line: str) -> list[str]:
+    return line.split()
+
+
+class Count(BasicBolt):
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        self.seen.append(tup.value)
+
+
+class SplitBasic(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        for word in tup.value.split():
+            emit(word)
+
+
+class SplitByHand(Bolt):
+    def execute(self, tup: Any, collector: Any) -> None:
+        for word in tup.value.split():
+            collector.emit(word, anchors=tup)
+        collector.ack(tup)
+
+
+class SplitBatches(BatchBolt):
+    def execute(self, tuples: Any, collector: Any) -> None:
+        words = [(word, tup) for tup in tuples for word in tup.value.split()]
+        collector.emit_many([word for word, _ in words], [tup for _, tup in words])
+
+
+class SplitAsync(AsyncBolt):
+    async def execute(self, tup: Any, emit: Any) -> None:
+        await asyncio.sleep(0.1)
+        for word in tup.value.split():
+            emit(word)
+
+
+class Poison(BasicBolt):
+    error: Exception = ValueError("poison")
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        if tup.value == b"bad":
+            raise self.error
+        emit(tup.value)
+
+
+def running(of: Any, count: Any = None, text: str = TEXT, **more: Any) -> TopologyTester:
+    made = {"partitions": 2, **more}
+    return TopologyTester(parse_topology(text), spouts={"split": of}, bolts={"count": count or Count}, **made)
+
+
+@pytest.mark.parametrize("of", [split, SplitBasic, SplitByHand, SplitBatches, SplitAsync])
+def test_lines_are_committed_when_their_words_are_done(of: Any) -> None:
+    with running(of) as t:
+        for number in range(100):
+            t.send("lines", f"a b{number} c")
+        t.run_until_done()
+        assert sorted(t.values("words")) == sorted([*["a", "c"] * 100, *(f"b{n}" for n in range(100))])
+        assert sum(t.committed("lines", partition) or 0 for partition in range(2)) == 100
+        assert len(t.acked("split")) == 100
+
+
+def test_a_line_without_words_is_done() -> None:
+    with running(split) as t:
+        t.send("lines", "")
+        t.run_until_done()
+        assert t.values("words") == []
+
+
+@pytest.mark.parametrize("name", ["split", "count", "acker"])
+@pytest.mark.parametrize("when_s", [0.005, 0.05, 1.0])
+def test_nothing_is_lost_when_a_process_is_killed(name: str, when_s: float) -> None:
+    with running(split) as t:
+        for number in range(50):
+            t.send("lines", f"a{number} b{number}")
+        t.run_for(when_s)
+        t.kill(name)
+        t.run_until_done()
+        assert {*t.values("words")} == {f"{letter}{n}" for letter in "ab" for n in range(50)}
+        assert len(t.acked("split")) == 50
+        if name != "count":
+            assert len(t.values("words")) == 100, "what the state says is written is not written again"
+
+
+@pytest.mark.parametrize("error", [ValueError("poison"), Reject("poison")])
+def test_a_record_that_raises_fails_alone_and_becomes_a_dead_letter(error: Exception) -> None:
+    bolt = Poison()
+    bolt.error = error
+    with running(bolt) as t:
+        for value in ("good", "bad", "fine"):
+            t.send("lines", value, partition=0)
+        t.run_until_done()
+        assert t.values("words") == ["good", "fine"]
+        (letter,) = t.dead_letters()
+        assert letter.source_offset == 1
+        assert letter.attempts == (1 if isinstance(error, Reject) else 3)
+        assert "poison" in letter.reason
+        assert t.committed("lines", 0) == 3
+
+
+def test_a_tuple_that_fails_in_a_bolt_makes_its_line_come_again() -> None:
+    class FailsOnce(BasicBolt):
+        has_failed = False
+
+        def execute(self, tup: Any, emit: Any) -> None:
+            if not FailsOnce.has_failed:
+                FailsOnce.has_failed = True
+                raise ValueError("once")
+
+    with running(split, FailsOnce) as t:
+        t.send("lines", "a b")
+        t.run_until_done()
+        assert sorted(t.values("words")) == ["a", "a", "b", "b"]
+        assert list(t.replays("split").values()) == [1]
+
+
+def test_a_slow_record_holds_no_other_up() -> None:
+    class Slow(AsyncBolt):
+        async def execute(self, tup: Any, emit: Any) -> None:
+            if tup.value == b"slow":
+                await asyncio.sleep(100)
+            emit(tup.value)
+
+    with running(Slow) as t:
+        t.send("lines", "slow", partition=0)
+        for number in range(20):
+            t.send("lines", str(number), partition=0)
+        t.run_for(5)
+        assert len(t.values("words")) == 20
+        assert t.committed("lines", 0) == 0
+        t.run_until_done()
+        assert t.committed("lines", 0) == 21
+
+
+def test_an_offset_that_is_set_back_emits_its_records_again() -> None:
+    with running(split) as t:
+        for number in range(10):
+            t.send("lines", str(number), partition=0)
+        t.run_until_done()
+        t.rewind("lines", 0, 4)
+        t.run_until(lambda: len(t.values("words")) == 16)
+        t.run_until_done()
+        assert t.committed("lines", 0) == 10
+
+
+def test_a_replay_command_emits_its_records_again() -> None:
+    with running(split) as t:
+        for number in range(10):
+            t.send("lines", str(number), partition=0)
+        t.run_until_done()
+        t.replay("lines", 0, 2, 5)
+        t.run_until(lambda: len(t.values("words")) == 13)
+        t.run_until_done()
+
+
+def test_a_second_process_takes_over_and_the_first_one_writes_nothing_more() -> None:
+    with running(split) as t:
+        for number in range(10):
+            t.send("lines", str(number))
+        t.run_until_done()
+        t.pause("split", 30)
+        assert world is not None
+        t.send("lines", "later")
+        t.run_until_done()
+        assert len(t.values("words")) == 11
+
+
+def test_without_ackers_a_line_is_done_when_its_words_are_written() -> None:
+    with running(split, text=TEXT.replace("ackers = 2", "ackers = 0")) as t:
+        for number in range(10):
+            t.send("lines", str(number), partition=0)
+        t.run_until_done()
+        t.run_for(5)
+        assert t.committed("lines", 0) == 10
