@@ -122,6 +122,17 @@ class Retries:
         if batch.records and not is_late:
             self._number, self._newest = batch.number, [place for place, _ in _emitted(batch)]
 
+    def check_written(self, roots: Iterable[tuple[Place, int]], now_s: float) -> None:
+        """Check what a stage outside Spark has written: as a plan, and nothing of it was in flight."""
+        for place, root in roots:
+            before = self._planned.get(place)
+            if before is not None and before != root:
+                if before not in self._failed:
+                    self.found.append(f"source record {place} is in flight, and written once more")
+                self._check_again(place, before, now_s)
+            self._planned[place] = root
+            self._records[root].add(place)
+
     def records_of(self, root: int) -> Set[Place]:
         """Return the source records that a driver has emitted under a root; none of a Python spout's."""
         return self._records.get(root, frozenset())

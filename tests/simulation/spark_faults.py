@@ -30,7 +30,7 @@ def _any_driver(system: System, fault: Fault) -> Role | None:
 
 def _application(system: System, fault: Fault) -> SparkApplication | None:
     role = _any_driver(system, fault)
-    return None if role is None else role.service
+    return role.service if role is not None and isinstance(role.service, SparkApplication) else None
 
 
 @kind("kill the driver")

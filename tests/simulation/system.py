@@ -5,7 +5,7 @@ Invariant: everything about it follows from the seed.
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,11 +13,17 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from acktree.acker.service import Acker
+from acktree.core import world
+from acktree.core.reports.breaker import Breaker
 from acktree.core.topology.file import Topology
 from acktree.core.topology.publish import apply_topology
+from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.state_topic import OutputRecord
 from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.stages.root_packer import FinishedRoots
+from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
 from acktree.testing.kafka.broker.assignors import Place
 from acktree.testing.kafka.broker.cluster import Cluster
@@ -26,6 +32,7 @@ from acktree.testing.virtual.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
 from acktree.wire.control_records import BACK_OFF, NEVER
 from acktree.wire.errors import AcktreeError
+from acktree.wire.ids import origin_of
 from simulation.actors import BOLTS, Mind, RetriedSpout, SearchSpout, SpoutMessages, Temper
 from simulation.checker import STAGE, Checker
 from simulation.repeats import Repeats, done_by_bolts, done_by_spout, planned_places
@@ -40,6 +47,8 @@ SLOW_BOLT = 0.15
 """How often a bolt is slower than its backlog."""
 SPARK_BOLT = 0.15
 """How often one of the bolts that may be a Spark application is one."""
+ENGINES = (("spark",), ("spark",), ("python",), ("python", "spark"))
+"""What runs the stage of a spout that reads topics, one of them at each start."""
 ALLOWS_SKIP = 0.6
 """How often the driver obeys an operator who skips records."""
 HEARTBEAT_MS = "500"
@@ -69,6 +78,51 @@ class WatchedApplication(SparkApplication):
             is_known = not self.state.is_unknown(number, driver.commits.term)
             self.retries.begin_behind(number, is_known=is_known)
         self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
+
+
+class StageOfSearch(BasicBolt):
+    """What a stage in Python makes of a record, as ``System.make_rows`` draws it."""
+
+    def __init__(self, system: "System") -> None:
+        self._system = system
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        checker, process = self._system.checker, self._system.kernel.current.process
+        checker.repeats.check(process, "the stage", [(tup.topic, tup.partition, tup.offset)])
+        checker.count("executed by a stage in Python")
+        for row in self._system.make_rows(tup):
+            if isinstance(row, bytes):
+                emit(row, key=row)
+            elif not row.get("retry", True):
+                raise Reject(row["fail"])
+            elif row.get("retry_after_s") is not None:
+                raise RetryLater(row["retry_after_s"], row["fail"])
+
+
+class WatchedStage(StageWorker):
+    """A stage in Python whose writes are checked: nothing in flight is written again."""
+
+    retries: Retries
+    is_alone = False
+    """Whether no Spark application runs for its spout in turn with it."""
+    _roots: Sequence[int] = ()
+
+    def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
+        self._roots = [*self._roots, *finished.entries["root"].tolist()]
+        return super()._inits(finished)
+
+    def _write(self) -> None:
+        self._roots = ()
+        super()._write()
+        if self._roots and self.is_alone:
+            places = {slot: place for place, (slot, _) in self._driver.places().items()}
+            origins = [(root, origin_of(root)) for root in self._roots]
+            written = [((*places[o.slot], o.offset), root) for root, o in origins if o.slot in places]
+            self.retries.check_written(written, world.monotonic_s())
+
+    @property
+    def breaker(self) -> Breaker:
+        return self._driver.breaker
 
 
 @dataclass(eq=False)
@@ -132,6 +186,8 @@ class System:
         """That of the spout's application which is not in use."""
         self.spark_bolt = self._draw_spark_bolt(random.Random(f"Spark bolt {self.seed}"))
         self.source_left = 0
+        self.engine_draw = random.Random(f"engine {self.seed}")
+        self.engines = self.engine_draw.choice(ENGINES)
         self.stage_draw = random.Random(f"stage {self.seed}")
         self.stage_temper = Temper()
         self._draw_retries(self.stage_temper)
@@ -224,7 +280,7 @@ class System:
                 self.cluster.group(group).config["consumer.heartbeat.interval.ms"] = HEARTBEAT_MS
         for name, table in self.topology.spouts.items():
             if self.is_spark:
-                self._add("spark", "spark", self._application, self.spout_group)
+                self._add("spark", "spark", self._make_stage, self.spout_group)
                 self._write_source(draw.randint(5, 30), draw.choice([0.01, 0.1, 0.3]))
                 break
             for task in range(table.tasks):
@@ -253,9 +309,18 @@ class System:
         spout = (RetriedSpout if has_retry else SearchSpout)(self.checker, key, self.messages[key])
         return SpoutWorker(BOOTSTRAP, NAME, spout, task=task, name=name)
 
+    def _make_stage(self) -> SparkApplication | WatchedStage:
+        """Return the spout's stage: in some seeds Spark and Python run it in turn."""
+        if self.engine_draw.choice(self.engines) == "spark":
+            return self._application()
+        options = {"allow_skip": self.allows_skip}
+        stage = WatchedStage(BOOTSTRAP, NAME, StageOfSearch(self), name="s", options=options)
+        stage.retries, stage.is_alone = self.checker.retries, self.engines == ("python",)
+        return stage
+
     def _application(self) -> SparkApplication:
         checkpoint = self.checkpoints["spark"]
-        application = WatchedApplication(*self._place("spout", "s"), self._stage, checkpoint)
+        application = WatchedApplication(*self._place("spout", "s"), self.make_rows, checkpoint)
         application.repeats, application.retries = self.checker.repeats, self.checker.retries
         application.state = self.checker.state
         return self._with_faults(application)
@@ -296,7 +361,7 @@ class System:
         self.checker.count("input of a task cut off")
         return True
 
-    def _stage(self, row: Any) -> list[Any]:
+    def make_rows(self, row: Any) -> list[Any]:
         """Return what Spark makes of a record: rows with values, or rows that fail."""
         retry_after_ms = self.stage_mind.retry_of(row.value)
         if retry_after_ms != BACK_OFF:

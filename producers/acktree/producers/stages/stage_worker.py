@@ -21,7 +21,7 @@ from acktree.core.topology.registry import History, Registry
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
-from acktree.producers.errors import UnknownComponent
+from acktree.producers.errors import ExecuteHangs, UnknownComponent
 from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
@@ -43,7 +43,7 @@ from acktree.producers.worker.executing.bolt_kinds import (
     make_execution,
 )
 from acktree.wire.control_records import Absent, Cause, Failure, Span
-from acktree.wire.ids import root_ids
+from acktree.wire.ids import IdArray, root_ids
 
 IDLE_WAIT_S = 0.05
 """How long to wait for a source record: what comes from an acker waits for as long."""
@@ -145,23 +145,29 @@ class StageWorker:
             ExecuteHangs: ``execute`` does not return, long after its record has failed.
         """
         self._collector.faults.threads = {world.thread_id()}
-        is_whole = False
+        is_whole = hangs = False
         try:
-            self._driver.open(None)
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
+            self._driver.open(None)
             self._ready(f"ready spout {self.name} of topology {self._history.name}")
             while not self._stopping:
                 self._turn()
             self._execution.finish(self._in_hand())
             is_whole = True
+        except ExecuteHangs:
+            hangs = True
+            raise
         finally:
             self.progress.end()
-            self._close(is_whole)
+            try:
+                if not hangs:
+                    self._execution.cleanup()
+            finally:
+                self._close(is_whole)
 
     def _close(self, is_whole: bool) -> None:
         try:
             if is_whole:
-                self._execution.cleanup()
                 with self._collector.guard:
                     self._write()
         finally:
@@ -292,7 +298,8 @@ class StageWorker:
         finished = self._packer.take()
         for each in finished:
             output += self._inits(each)
-            self._end_writing(each)
+            self._end_writing(each.entries["root"], has_failed=False)
+            self._end_writing(np.array([f.root for f in each.failed], np.uint64), has_failed=True)
             failures += [
                 Failure(
                     fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple
@@ -301,9 +308,7 @@ class StageWorker:
             ]
         if output or finished:
             with self.progress.waiting():
-                self._driver.write(output)
-                if failures:
-                    self._driver.fail(failures)
+                self._driver.write(output, failures)
 
     def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
         published = self._history.at(finished.version)
@@ -312,13 +317,10 @@ class StageWorker:
             for partition, record in inits_of_tasks(published, finished.entries)
         ]
 
-    def _end_writing(self, finished: FinishedRoots) -> None:
-        roots = np.concatenate(
-            [finished.entries["root"], np.array([f.root for f in finished.failed], np.uint64)]
-        )
+    def _end_writing(self, roots: IdArray, *, has_failed: bool) -> None:
         places = {slot: place for place, (slot, _) in self._driver.places().items()}
         for slot, offsets in self._planned.finish(roots, places.get).items():
-            self._driver.end_writing(slot, BitMap64(offsets))
+            self._driver.end_writing(slot, BitMap64(offsets), has_failed=has_failed)
 
 
 class StageReports:

@@ -347,9 +347,12 @@ class SpoutCommits:
         self._letters += letters
         self._store(self._records(self.planned))
 
-    def commit_output(self, output: Sequence[OutputRecord]) -> None:
-        """Commit records, and the state in which they are written. Raises as ``StateTopic.commit``."""
+    def add_output(self, output: Sequence[OutputRecord]) -> None:
+        """Add records to what is committed next; in memory the state says already that they are written."""
         self._output += output
+
+    def commit_output(self) -> None:
+        """Commit what was added, and the state that says so. Raises what ``StateTopic.commit`` raises."""
         self._store(self._records(self.planned))
 
     def _store(self, records: Records, everything: bool = False) -> None:

@@ -255,13 +255,13 @@ class SpoutDriver:
             check_offsets(batch)
         return batch
 
-    def end_writing(self, slot: int, offsets: BitMap64) -> None:
-        """Record what is written of a slot by the next ``write``; done, too, where tracking is off."""
+    def end_writing(self, slot: int, offsets: BitMap64, *, has_failed: bool) -> None:
+        """Record what the next ``write`` is about; without tracking it is done, unless it failed."""
         ledger = find_ledger(self.tasks, slot)
         if ledger is not None:
             written = offsets & ledger.unwritten
             ledger.end_writing(written)
-            if not self._is_tracked(self.topology.version):
+            if not has_failed and not self._is_tracked(self.topology.version):
                 ledger.complete(written, self.commits.run, self._monotonic())
 
     def is_unwritten(self, slot: int, offset: int) -> bool:
@@ -269,13 +269,14 @@ class SpoutDriver:
         ledger = find_ledger(self.tasks, slot)
         return ledger is not None and offset in ledger.unwritten
 
-    def write(self, output: Sequence[OutputRecord]) -> None:
-        """Commit records, and the state in which they are written. Raises as ``StateTopic.commit``."""
-        self.commits.commit_output(output)
+    def write(self, output: Sequence[OutputRecord], failures: Sequence[Failure]) -> None:
+        """Commit records, the failures of others that no acker knows of, and the state that says so.
 
-    def fail(self, failures: Sequence[Failure]) -> None:
-        """Apply failures of records that no acker knows of; dead letters are committed at once."""
+        All of these are no longer unwritten. Raises what ``StateTopic.commit`` raises.
+        """
+        self.commits.add_output(output)
         self._results.fail(failures)
+        self.commits.commit_output()
 
     def absent(self, absent: Absent) -> None:
         """Apply the proof that planned offsets hold no record."""

@@ -108,9 +108,10 @@ class SpoutResults:
             self._exhausted += [(task, exhausted) for exhausted in effect.exhausted]
 
     def fail(self, failures: Sequence[Failure]) -> None:
-        """Apply failures of records that never were in an acker, and write the dead letters."""
-        self._apply_result(Result(0, failed=failures), 0.0)
-        self._write_dead_letters()
+        """Apply failures of records that never were in an acker, and commit the dead letters."""
+        if failures:
+            self._apply_result(Result(0, failed=failures), 0.0)
+            self._write_dead_letters()
 
     def _write_dead_letters(self) -> None:
         """Write the dead letters, finish their records, and let result positions pass what was applied."""
