@@ -26,7 +26,7 @@ from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
-from acktree.producers.spouts.driver.spout_options import SpoutOptions
+from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
 from acktree.producers.spouts.driver.state_topic import OutputRecord
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
@@ -54,6 +54,14 @@ COMMIT_INTERVAL_S = 0.01
 COMMIT_RECORDS = 10_000
 MAX_PLANNED = 2_000
 """At most so many records wait for the function, unless it takes more at a time."""
+
+_TRUTH: dict[str, object] = {"true": True, "false": False}
+OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
+    "startingOffsets": ("starting_offsets", {"earliest": "earliest", "latest": "latest"}),
+    "failOnDataLoss": ("fail_on_data_loss", _TRUTH),
+    "allowSkip": ("allow_skip", _TRUTH),
+}
+"""Options of a stage: the field of SpoutOptions, and what each value means."""
 
 log = logging.getLogger("acktree.spout")
 
@@ -321,6 +329,26 @@ class StageWorker:
         places = {slot: place for place, (slot, _) in self._driver.places().items()}
         for slot, offsets in self._planned.finish(roots, places.get).items():
             self._driver.end_writing(slot, BitMap64(offsets), has_failed=has_failed)
+
+
+def parse_stage_options(given: Mapping[str, str]) -> dict[str, object]:
+    """Return options, named as those of the Spark source, as fields of SpoutOptions.
+
+    Raises:
+        BadOption: one is unknown, or has an invalid value.
+
+    >>> parse_stage_options({"startingOffsets": "latest", "allowSkip": "true"})
+    {'starting_offsets': 'latest', 'allow_skip': True}
+    """
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        if name not in OPTIONS:
+            raise BadOption(f"unknown option {name!r}; known options: {', '.join(OPTIONS)}")
+        field, values = OPTIONS[name]
+        if value not in values:
+            raise BadOption(f"{name}={value!r}: must be {' or '.join(values)}")
+        found[field] = values[value]
+    return found
 
 
 class StageReports:

@@ -1,29 +1,60 @@
-"""`acktree spout run`: one task of a spout written in Python."""
+"""`acktree spout run`: a spout written in Python, or the stage in Python of one that reads topics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import click
 
+from acktree.console.commands.options import parse_settings
 from acktree.console.commands.running.role import role_command
+from acktree.producers.bolt import AnyBolt
 from acktree.producers.loading import make_handler
 from acktree.producers.spout import Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.stages.stage_worker import StageWorker, parse_stage_options
+from acktree.producers.worker.executing.bolt_kinds import BOLTS
+from acktree.producers.worker.gc_tuning import collect_rarely
+
+KINDS: tuple[type[Any], ...] = (Spout, *BOLTS)
 
 
 @click.group()
 def spout() -> None:
-    """Run a spout written in Python."""
+    """Run a spout, or the stage of one, written in Python."""
 
 
 @spout.command()
 @click.argument("handler", metavar="MODULE:NAME")
 @click.option("--spout", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
-@click.option("--task", default=0, show_default=True, help="Which of the spout's tasks, from 0.")
+@click.option("--task", type=int, help="Which of the spout's tasks, from 0: of a Spout class.")
+@click.option(
+    "--option",
+    "given",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Of a stage: startingOffsets=latest, failOnDataLoss=false or allowSkip=true; repeatable.",
+)
 @role_command
-def run(handler: str, name: str | None, task: int) -> Callable[..., SpoutWorker]:
-    """Run MODULE:NAME, a Spout class or a function that returns one, as one task of a spout without topics.
+def run(
+    handler: str, name: str | None, task: int | None, given: tuple[str, ...]
+) -> Callable[..., SpoutWorker | StageWorker]:
+    """Run MODULE:NAME, a Spout class or a stage, or a function that returns one.
 
-    The current folder is searched for MODULE. Run one process per task; a second one of a task takes it over.
+    A stage is a function by @stage, or a class of bolt: it makes tuples of the records of a spout's topics.
+    One process runs it; a second one takes it over. Of a Spout class run one process per task.
+
+    The current folder is searched for MODULE.
     """
-    return partial(SpoutWorker, spout=make_handler(handler, (Spout,), "next_tuple"), task=task, name=name)
+    made: Spout | AnyBolt = make_handler(handler, KINDS)
+    if isinstance(made, Spout):
+        if given:
+            raise click.UsageError("--option is for the stage of a spout that reads topics")
+        return partial(SpoutWorker, spout=made, task=task or 0, name=name)
+    if task is not None:
+        raise click.UsageError(
+            "--task is for a Spout class: the process of a stage has all tasks of its spout"
+        )
+    collect_rarely()
+    options: Mapping[str, object] = parse_stage_options(parse_settings(given))
+    return partial(StageWorker, stage=made, name=name, options=options)
