@@ -211,8 +211,8 @@ DEFECTS = (
     Defect(
         "fence no driver",
         f"{WORKER}/spouts/driver/state_topic.py",
-        "transactional_id=group, **limit)",
-        'transactional_id=f"{group}-{world.random_bits(32)}", **limit)',
+        "transactional_id=group, linger_ms=0)",
+        'transactional_id=f"{group}-{world.random_bits(32)}", linger_ms=0)',
     ),
     Defect(
         "plan a batch on a state that holds it",
