@@ -9,7 +9,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from acktree.core.errors import BrokerRefused
 from acktree.core.kafka.clients import make_consumer, make_producer
 from acktree.core.kafka.settings import ANY_SIZE
-from acktree.wire.control_records import Cause
+from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
+from acktree.wire.control_records import NEVER, Cause
 from acktree.wire.dead_letter import LEFT_OUT, ORIGIN
 from simulated_kafka import Simulation
 from spark.spouts import SpoutTester
@@ -93,3 +94,21 @@ def test_where_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[
         BrokerRefused, match=rf"topic {t.name}\.dead-letter .*max\.message\.bytes of this topic"
     ):
         t.until(lambda: False)
+
+
+def test_a_record_that_was_rejected_is_not_emitted_again_where_its_dead_letter_could_not_be_made(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query fails, and Spark closes the driver: what that commits does not hold the result half."""
+    t = spout(records=1)
+    ((offset, generation),) = t.emitted(t.next_batch())
+    t.send_result(failed=[(offset, generation, Cause.FAILED)], retry_after_ms=NEVER)
+    with monkeypatch.context() as broken:
+        broken.setattr(DeadLetterReader, "read", lambda _self, _records: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            t.until(lambda: False)
+        t.driver.close()
+    t.start()
+    assert t.next_batch() is None
+    t.until(lambda: t.count("dead_lettered") == 1)
+    assert len(dead_letters(t)) == 1

@@ -52,6 +52,11 @@ class SpoutResults:
         """Return whether all results are read that were there when their topics were added."""
         return self._topics.are_read
 
+    @property
+    def are_applied(self) -> bool:
+        """Return whether no record that a result has given up waits for its dead letter."""
+        return not self._exhausted
+
     def follow(self, tasks: Iterable[int]) -> None:
         """Read the result topics of these tasks, too, each from its committed position on."""
         positions, topic_of = self._commits.positions, self._commits.result_topic
