@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Message, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from acktree.core.errors import BrokerRefused
 from acktree.core.kafka.clients import make_consumer, make_producer
@@ -18,12 +17,6 @@ from spark.spouts import SpoutTester
 pytestmark = pytest.mark.simulated
 
 WAIT_S = 30
-
-
-def limit(t: SpoutTester, topic: str, limit_bytes: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(limit_bytes), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, f"{t.name}.{topic}", incremental_configs=[entry])
-    t.admin.incremental_alter_configs([resource])[resource].result()
 
 
 def give_up(t: SpoutTester, value: bytes, headers: dict[str, bytes] | None = None) -> None:
@@ -63,7 +56,7 @@ def test_a_record_that_its_topic_takes_becomes_a_dead_letter_where_that_topic_ta
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0, max_attempts=1)
-    limit(t, "dead-letter", 1_100_000)
+    t.limit("dead-letter", 1_100_000)
     give_up(t, b"x" * 1_040_000)
     t.until(lambda: t.count("dead_lettered") == 1)
     (letter,) = dead_letters(t)
@@ -76,7 +69,7 @@ def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_withou
     spout: Callable[..., SpoutTester], where: str
 ) -> None:
     t = spout(records=0, max_attempts=1)
-    limit(t, "dead-letter", 10_000)
+    t.limit("dead-letter", 10_000)
     give_up(t, *((b"x" * 20_000,) if where == "value" else (b"x", {"large": b"y" * 20_000})))
     t.until(lambda: t.count("dead_lettered") == 1)
     (letter,) = dead_letters(t)
@@ -88,7 +81,7 @@ def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_withou
 
 def test_where_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=0, max_attempts=1)
-    limit(t, "dead-letter", 100)
+    t.limit("dead-letter", 100)
     give_up(t, b"x")
     with pytest.raises(
         BrokerRefused, match=rf"topic {t.name}\.dead-letter .*max\.message\.bytes of this topic"
