@@ -306,6 +306,8 @@ class Checker:
             for record in log.records:
                 if record.offset < slot.frontier or record.offset in above:
                     self._check_source(log, record)
+        if self.state.deleted:
+            raise BrokenPromise(f"the state of {self.state.deleted[0]} is deleted, and its topic is there")
 
     def check_commits(self, group: str) -> None:
         """Check the offsets of a spout's group: they are a view of its state, and never ahead of it."""
@@ -346,6 +348,7 @@ class Checker:
 
     def rewind(self, topic: str, partition: int, first: int) -> None:
         """An operator has rewound a partition: what follows has to be done once more."""
+        self.check_state()  # what was committed before this, though its marker may be under way
         self.retries.forgive(topic, partition)
         marked = self._verified, self.skipped, self.dead
         known = tuple({place for place in places if place[:2] == (topic, partition)} for places in marked)

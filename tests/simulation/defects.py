@@ -227,6 +227,12 @@ DEFECTS = (
         "            self._commits.positions[number].read = next_offset + 1\n",
     ),
     Defect(
+        "call a driver open before its start is whole",
+        f"{WORKER}/spouts/driver/spout_driver.py",
+        "        group = commits.take_over(topics.partitions, logged)\n",
+        "        group = commits.take_over(topics.partitions, logged)\n        self.is_open = True\n",
+    ),
+    Defect(
         "take an empty poll for the end of the state",
         f"{WORKER}/spouts/driver/state_topic.py",
         "            if message is None:\n                continue\n",

@@ -340,7 +340,7 @@ class SpoutDriver:
     def close(self) -> None:
         """Commit what is done, report and close the connections; a fenced driver only closes them.
 
-        So does one that has failed before it wrote a dead letter: in its state that record would be due again.
+        So does one that failed before it wrote a dead letter: in its state that record would be due again.
         """
         try:
             if self.is_open and self._results.are_applied:
