@@ -143,13 +143,13 @@ def test_a_tuple_that_fails_in_a_bolt_makes_its_line_come_again() -> None:
 
 
 def test_a_slow_record_holds_no_other_up() -> None:
-    class Slow(AsyncBolt):
+    class SlowForOne(AsyncBolt):
         async def execute(self, tup: Any, emit: Any) -> None:
             if tup.value == b"slow":
                 await asyncio.sleep(100)
             emit(tup.value)
 
-    with running(Slow) as t:
+    with running(SlowForOne) as t:
         t.send("lines", "slow", partition=0)
         for number in range(20):
             t.send("lines", str(number), partition=0)

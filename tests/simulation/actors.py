@@ -29,6 +29,9 @@ from simulation.retries import DELAYED, REJECTED, reason_for
 LONG_S = 2.0
 """No message timeout is shorter, so no tuple that takes less is held for too long."""
 
+RESET_EVERY = 4
+"""Of so many held tuples one has its timeout reset."""
+
 
 class DrawnFailure(Exception):
     """What a bolt of the search raises for a tuple that it does not want."""
@@ -160,6 +163,8 @@ class SearchBolt(Bolt):
         elif mind.chance(mind.temper.holds):
             mind.keep(tup)
             self.held.append(tup)
+            if tup.offset % RESET_EVERY == 0:
+                collector.reset_timeout(tup)
         else:
             self._finish(tup, collector)
 

@@ -65,7 +65,7 @@ class Checker:
     staged: dict[bytes, Execution] = field(default_factory=dict)
     """The execution of a stage that made each value."""
     source_topic: str = ""
-    _open_letters: list[StoredRecord] = field(default_factory=list)
+    _open_dead_letters: list[StoredRecord] = field(default_factory=list)
     dead: set[Place] = field(default_factory=set)
     """Source records on the dead-letter topic."""
     dead_messages: set[tuple[str, int]] = field(default_factory=set)
@@ -260,14 +260,14 @@ class Checker:
         fresh = [each for each in log.records[log.index_of(read_to) :] if not each.is_control]
         if fresh and self.is_breaker_open():
             raise BrokenPromise("a dead letter was written while the breaker is open")
-        self._open_letters += fresh
-        self._check_open_letters()
+        self._open_dead_letters += fresh
+        self._check_open_dead_letters()
 
-    def _check_open_letters(self) -> None:
-        letters, self._open_letters = self._open_letters, []
+    def _check_open_dead_letters(self) -> None:
+        letters, self._open_dead_letters = self._open_dead_letters, []
         for record in letters:
             if record.transaction is not None and record.transaction.outcome is Outcome.OPEN:
-                self._open_letters.append(record)
+                self._open_dead_letters.append(record)
             elif record.is_committed:
                 self._read_dead_letter(record)
 
@@ -292,7 +292,7 @@ class Checker:
 
     def check_state(self) -> None:
         """Check what a spout's driver has committed since the last check: what it calls done must be done."""
-        self._check_open_letters()
+        self._check_open_dead_letters()
         for topic, partition in self.state.look():
             slot = self.state.slots[topic, partition]
             above = done_above(slot)
@@ -310,6 +310,8 @@ class Checker:
                 is_done = record.offset < slot.frontier or record.offset in above
                 if is_done and (rewound is None or record.offset < rewound):
                     self._check_source(log, record)
+        if self.state.deleted:
+            raise BrokenPromise(f"the state of {self.state.deleted[0]} is deleted, and its topic is there")
 
     def _rewound_to(self, topic: str, partition: int) -> int | None:
         """Return the offset that an operator has set and no driver has seen yet: it commits as before."""
@@ -356,6 +358,7 @@ class Checker:
 
     def rewind(self, topic: str, partition: int, first: int) -> None:
         """An operator has rewound a partition: what follows has to be done once more."""
+        self.check_state()  # what was committed before this, though its marker may be under way
         self.retries.forgive(topic, partition)
         marked = self._verified, self.skipped, self.dead
         known = tuple({place for place in places if place[:2] == (topic, partition)} for places in marked)

@@ -211,8 +211,8 @@ DEFECTS = (
     Defect(
         "fence no driver",
         f"{WORKER}/spouts/driver/state_topic.py",
-        "transactional_id=group, **limit)",
-        'transactional_id=f"{group}-{world.random_bits(32)}", **limit)',
+        "transactional_id=group, linger_ms=0)",
+        'transactional_id=f"{group}-{world.random_bits(32)}", linger_ms=0)',
     ),
     Defect(
         "plan a batch on a state that holds it",
@@ -225,6 +225,12 @@ DEFECTS = (
         f"{WORKER}/spouts/driver/spout_results.py",
         "            self._commits.positions[number].read = next_offset\n",
         "            self._commits.positions[number].read = next_offset + 1\n",
+    ),
+    Defect(
+        "call a driver open before its start is whole",
+        f"{WORKER}/spouts/driver/spout_driver.py",
+        "        group = commits.take_over(topics.partitions, logged)\n",
+        "        group = commits.take_over(topics.partitions, logged)\n        self.is_open = True\n",
     ),
     Defect(
         "take an empty poll for the end of the state",
@@ -297,8 +303,8 @@ DEFECTS = (
     Defect(
         "finish an exhausted record without a dead letter",
         f"{WORKER}/spouts/driver/spout_results.py",
-        "self._commits.commit_letters([letter for letter in letters if letter is not None])",
-        "self._commits.commit_letters([])",
+        "self._commits.commit_dead_letters([letter for letter in letters if letter is not None])",
+        "self._commits.commit_dead_letters([])",
     ),
     Defect(
         "treat a rejected root as a plain failure",
@@ -340,13 +346,13 @@ DEFECTS = (
     Defect(
         "write a rejected record twice to the dead letters",
         f"{WORKER}/spouts/driver/spout_results.py",
-        "self._commits.commit_letters([letter for letter in letters if letter is not None])",
-        "self._commits.commit_letters([letter for letter in letters * 2 if letter is not None])",
+        "self._commits.commit_dead_letters([letter for letter in letters if letter is not None])",
+        "self._commits.commit_dead_letters([letter for letter in letters * 2 if letter is not None])",
     ),
     Defect(
         "commit a dead letter before the state of its record",
         f"{WORKER}/spouts/driver/spout_commits.py",
-        "        self._letters += letters\n        self._store(self._records(self.planned))\n",
+        "        self._dead_letters += letters\n        self._store(self._records(self.planned))\n",
         "        self._topic.commit({}, letters)\n        self._store(self._records(self.planned))\n",
     ),
     Defect(

@@ -23,6 +23,7 @@ RARE = (
     "dead letter",
     "delayed by a stage",
     "done above the frontier",
+    "driver failed in its start",
     "driver hung in a commit",
     "driver killed in a commit",
     "driver's transaction timed out",

@@ -18,7 +18,7 @@ from simulation.system import Role, System
 from simulation.topologies import SOURCE
 
 
-def _driver(system: System) -> Role | None:
+def driver_of(system: System) -> Role | None:
     return next((role for role in system.roles if role.kind == "spark"), None)
 
 
@@ -53,9 +53,9 @@ def _lose_checkpoint(system: System, fault: Fault) -> None:
 
 
 @kind("older checkpoint")
-def _older_checkpoint(system: System, fault: Fault) -> None:
+def restore_checkpoint(system: System, fault: Fault) -> None:
     """Somebody restores a backup: the next driver begins with a checkpoint that lacks the newest batches."""
-    role = _driver(system)
+    role = driver_of(system)
     newest = system.checkpoints["spark"]
     if role is None or len(newest.offsets) < 2:
         return
@@ -119,7 +119,7 @@ def _cut_off(system: System, fault: Fault) -> None:
 
 @kind("start a second driver")
 def _second_driver(system: System, _fault: Fault) -> None:
-    role = _driver(system)
+    role = driver_of(system)
     if role is not None:
         system.start(role)
 
@@ -207,7 +207,7 @@ def _skip(system: System, fault: Fault) -> None:
 
 def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], int]) -> None:
     """Set offsets while no driver runs; of several in a row the last counts, as Kafka keeps no other."""
-    role = _driver(system)
+    role = driver_of(system)
     if role is None or not role.is_wanted:
         return
     role.is_wanted = False

@@ -42,6 +42,8 @@ class StateLog:
     slots: dict[tuple[str, int], SlotState] = field(default_factory=dict)
     _known: dict[tuple[int, int, int], None] = field(default_factory=dict)
     """Terms, each with the batches that its driver knew of: the last one held, and the one planned."""
+    deleted: list[tuple[str, int]] = field(default_factory=list)
+    """Slots whose state a driver has deleted, though their topic is the same."""
     _read_to: int = 0
 
     def look(self) -> list[tuple[str, int]]:
@@ -68,6 +70,8 @@ class StateLog:
             place = key.topic, key.partition
             if record.value is None:
                 self.slots.pop(place, None)
+                if (topic := self.cluster.topics.get(key.topic)) and topic.topic_id == key.topic_id:
+                    self.deleted.append(place)
             else:
                 self.slots[place] = decode_slot_state(record.value)
                 changed[place] = None

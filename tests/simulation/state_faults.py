@@ -5,11 +5,14 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 
 from functools import partial
 
+from confluent_kafka import KafkaError
+
 from acktree.testing.kafka.broker.log import PartitionLog
 from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import Fault, at_call, kind
+from simulation.spark_faults import driver_of, restore_checkpoint
 from simulation.spout_state import STRANGER, seal_of
-from simulation.system import System
+from simulation.system import FailedCall, System
 from simulation.topologies import SOURCE
 
 COMMIT_CALLS = (
@@ -23,6 +26,19 @@ COMMIT_CALLS = (
     "producer.init_transactions",
 )
 """What a driver calls for one commit, and around it; the first four in this order."""
+START_CALLS = (
+    "admin.describe_topics",
+    "admin.list_offsets",
+    "admin.list_topics",
+    "consumer.assign",
+    "consumer.commit",
+    "consumer.committed",
+    "consumer.get_watermark_offsets",
+    "producer.commit_transaction",
+)
+"""What a driver calls between its take-over and the end of its start, and what may fail there."""
+MAX_FAILED_STARTS = 30
+"""How many starts in a row fail at most, each at the call behind the one before."""
 DRIVER = "spark"
 
 
@@ -150,3 +166,38 @@ def _change_checkpoints(system: System, _fault: Fault) -> None:
     system.checker.count("checkpoints changed")
     if role.process is not None:
         system.kernel.kill(role.process)
+
+
+@kind("fail starts of the driver")
+def _fail_starts(system: System, fault: Fault) -> None:
+    """A call of a start fails, in the next start the one behind it, and so on, until Spark logs a batch.
+
+    The process keeps running: Spark closes the driver and starts another one. Half of the time somebody has
+    restored an older checkpoint before.
+    """
+    if (role := driver_of(system)) is None:
+        return
+    if role.process is not None:
+        system.kernel.kill(role.process)
+    if fault.target % 2:
+        restore_checkpoint(system, fault)
+    code = KafkaError.UNKNOWN if fault.number % 4 < 2 else KafkaError._TIMED_OUT
+    before, failed, calls, is_started = system.kernel.on_call, 0, 0, True
+
+    def on_call(caller: Process, call: str) -> None:
+        nonlocal failed, calls, is_started
+        before(caller, call)
+        if caller.name != DRIVER or failed == MAX_FAILED_STARTS:
+            return
+        if call == "producer.init_transactions":
+            calls, is_started = 0, False
+        elif call == "spark.log_offset":
+            failed = MAX_FAILED_STARTS
+        elif not is_started and call in START_CALLS:
+            calls += 1
+            if calls > failed:
+                failed, is_started = failed + 1, True
+                system.checker.count("driver failed in its start")
+                raise FailedCall(KafkaError(code, "a fault"))
+
+    system.kernel.on_call = on_call

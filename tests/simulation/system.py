@@ -25,9 +25,10 @@ from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.stages.root_packer import FinishedRoots
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
+from acktree.spark.source import AcktreeStreamReader
 from acktree.testing.kafka.broker.assignors import Place
 from acktree.testing.kafka.broker.cluster import Cluster
-from acktree.testing.spark.spark_stub import Calls, Checkpoint, SparkApplication
+from acktree.testing.spark.spark_stub import POLLING_DELAY_S, Calls, Checkpoint, SparkApplication
 from acktree.testing.virtual.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
 from acktree.wire.control_records import BACK_OFF, NEVER
@@ -57,6 +58,10 @@ UNTRACKED_S = 6.0
 """Within what untracked records are written, that is while faults strike."""
 
 
+class FailedCall(KafkaException):
+    """What a fault raises out of a driver's call: it fails the query, and not the process."""
+
+
 class WatchedApplication(SparkApplication):
     """A Spark application whose plans are checked for what need not be done again."""
 
@@ -64,6 +69,20 @@ class WatchedApplication(SparkApplication):
     retries: Retries
     state: StateLog
     _has_logged = False
+
+    def run(self) -> None:
+        """Run until stopped; where a fault has failed the query, close its source and start it again."""
+        while True:
+            try:
+                return super().run()
+            except (AcktreeError, KafkaException) as error:
+                if not _is_of_a_failed_call(error):
+                    raise
+            self.reader.stop()
+            self.reader = AcktreeStreamReader(self._parsed)
+            self.batch, self.is_constructed, self._has_logged = 0, False, False
+            self.committed = self.available = None
+            self._kernel.sleep(POLLING_DELAY_S)
 
     def log_offset(self) -> None:
         """Log the end of the batch, and check what it holds."""
@@ -78,6 +97,12 @@ class WatchedApplication(SparkApplication):
             is_known = not self.state.is_unknown(number, driver.commits.term)
             self.retries.begin_behind(number, is_known=is_known)
         self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
+
+
+def _is_of_a_failed_call(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, FailedCall):
+        error = error.__cause__
+    return error is not None
 
 
 class StageOfSearch(BasicBolt):

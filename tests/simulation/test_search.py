@@ -128,7 +128,7 @@ def test_a_root_that_times_out_before_its_time_is_found(monkeypatch):
     right = AgeLimits.of_seconds
     halved = classmethod(lambda _cls, message_s, *others: right(message_s / 2, *others))
     monkeypatch.setattr(AgeLimits, "of_seconds", halved)
-    first_broken(range(50))
+    first_broken(range(200))
 
 
 def test_a_part_of_a_batch_that_is_neither_acked_nor_failed_is_found(monkeypatch):

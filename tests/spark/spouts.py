@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
@@ -206,6 +206,14 @@ class SpoutTester:
         """Write a record of the state topic."""
         self.producer.produce(f"{self.name}.state-in", value, key, 0)
         self.producer.flush()
+
+    def limit(self, topic: str, limit_bytes: int) -> None:
+        """Set how large a record of a topic of the topology may be."""
+        entry = ConfigEntry(
+            "max.message.bytes", str(limit_bytes), incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ResourceType.TOPIC, f"{self.name}.{topic}", incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])[resource].result()
 
     def delete_state(self) -> None:
         """Delete the state topic."""

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Message, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from acktree.core.errors import BrokerRefused
 from acktree.core.kafka.clients import make_consumer, make_producer
 from acktree.core.kafka.settings import ANY_SIZE
-from acktree.wire.control_records import Cause
+from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
+from acktree.wire.control_records import NEVER, Cause
 from acktree.wire.dead_letter import LEFT_OUT, ORIGIN
 from simulated_kafka import Simulation
 from spark.spouts import SpoutTester
@@ -17,12 +17,6 @@ from spark.spouts import SpoutTester
 pytestmark = pytest.mark.simulated
 
 WAIT_S = 30
-
-
-def limit(t: SpoutTester, topic: str, limit_bytes: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(limit_bytes), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, f"{t.name}.{topic}", incremental_configs=[entry])
-    t.admin.incremental_alter_configs([resource])[resource].result()
 
 
 def give_up(t: SpoutTester, value: bytes, headers: dict[str, bytes] | None = None) -> None:
@@ -62,7 +56,7 @@ def test_a_record_that_its_topic_takes_becomes_a_dead_letter_where_that_topic_ta
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0, max_attempts=1)
-    limit(t, "dead-letter", 1_100_000)
+    t.limit("dead-letter", 1_100_000)
     give_up(t, b"x" * 1_040_000)
     t.until(lambda: t.count("dead_lettered") == 1)
     (letter,) = dead_letters(t)
@@ -75,7 +69,7 @@ def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_withou
     spout: Callable[..., SpoutTester], where: str
 ) -> None:
     t = spout(records=0, max_attempts=1)
-    limit(t, "dead-letter", 10_000)
+    t.limit("dead-letter", 10_000)
     give_up(t, *((b"x" * 20_000,) if where == "value" else (b"x", {"large": b"y" * 20_000})))
     t.until(lambda: t.count("dead_lettered") == 1)
     (letter,) = dead_letters(t)
@@ -87,9 +81,27 @@ def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_withou
 
 def test_where_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=0, max_attempts=1)
-    limit(t, "dead-letter", 100)
+    t.limit("dead-letter", 100)
     give_up(t, b"x")
     with pytest.raises(
         BrokerRefused, match=rf"topic {t.name}\.dead-letter .*max\.message\.bytes of this topic"
     ):
         t.until(lambda: False)
+
+
+def test_a_record_that_was_rejected_is_not_emitted_again_where_its_dead_letter_could_not_be_made(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query fails, and Spark closes the driver: what that commits does not hold the result half."""
+    t = spout(records=1)
+    ((offset, generation),) = t.emitted(t.next_batch())
+    t.send_result(failed=[(offset, generation, Cause.FAILED)], retry_after_ms=NEVER)
+    with monkeypatch.context() as broken:
+        broken.setattr(DeadLetterReader, "read", lambda _self, _records: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            t.until(lambda: False)
+        t.driver.close()
+    t.start()
+    assert t.next_batch() is None
+    t.until(lambda: t.count("dead_lettered") == 1)
+    assert len(dead_letters(t)) == 1

@@ -69,6 +69,9 @@ COMMANDS = {
     "demo": Command(
         "acktree.console.commands.running.demo:demo", "Run a whole topology here and watch it.", "spark"
     ),
+    "dev": Command(
+        "acktree.console.commands.running.dev:dev", "Run a file of stages and bolts here.", "acker"
+    ),
     "breaker": Command(
         "acktree.console.commands.changing.breaker:breaker", "Close breakers of spouts.", "ui"
     ),

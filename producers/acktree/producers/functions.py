@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Topics = str | Iterable[str]
 KeyOf = Callable[[Any], bytes | str | None]
 
-_MADE_OF = "__acktree_bolt__"
+_MADE_OF, _IS_STAGE = "__acktree_bolt__", "__acktree_stage__"
 _MANY = (
     list,
     abc.Iterator,
@@ -73,8 +73,33 @@ def bolt(
     return decorate
 
 
-stage = bolt
-"""A stage is written as a bolt is: it reads the topics of a spout, and emits what the spout emits."""
+def stage(
+    *,
+    reads: Topics,
+    emits: Topics = (),
+    name: str = "",
+    reads_as: Any = None,
+    emits_as: Any = None,
+    key: KeyOf | None = None,
+) -> Callable[[Function], Function]:
+    """Make a function the stage of the spout that reads these topics; it is written as a bolt is.
+
+    Raises:
+        BadHandler: the signature says no such thing.
+    """
+
+    def decorate(function: Function) -> Function:
+        given = {"reads": reads, "emits": emits, "name": name, "key": key}
+        made = bolt(**given, reads_as=reads_as, emits_as=emits_as)(function)  # type: ignore[arg-type]
+        setattr(made, _IS_STAGE, True)
+        return made
+
+    return decorate
+
+
+def is_stage(found: object) -> bool:
+    """Return whether this is a function by ``stage``."""
+    return bool(getattr(found, _IS_STAGE, False))
 
 
 def bolt_class_of(found: object) -> type[AnyBolt] | None:

@@ -245,7 +245,7 @@ def _read_blocks(reader: Reader) -> EmittedBlocks:
 
 def _read_attempts(reader: Reader) -> Attempts:
     generation, emissions, counted = reader.int32(), reader.int32(), reader.int32()
-    if not 0 <= generation < (MAX_RUN + 1) << 4 or min(emissions, counted) < 0:
+    if not 0 <= generation < (MAX_RUN + 1) << 4 or min(emissions + 1, counted) < 0:
         raise MalformedRecord(f"attempts of generation {generation}, {counted} of {emissions} emissions")
     due_ms, is_delayed = _offset(reader), _read_boolean(reader)
     return Attempts(generation, emissions, counted, due_ms, is_delayed, _read_bytes(reader))

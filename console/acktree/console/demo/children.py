@@ -32,6 +32,7 @@ class ChildProcess:
         self._command = [sys.executable, "-m", "acktree.console.main", *arguments]
         self._folder, self._environment = folder, {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
+        self._shown_to = 0
 
     def start(self) -> None:
         """Start the process; it appends to its log."""
@@ -79,6 +80,17 @@ class ChildProcess:
         """Raise ChildFailed if the process has ended."""
         if self.exit_code is not None:
             raise ChildFailed(f"{self.name} ended with code {self.exit_code}:\n{self.tail()}")
+
+    def new_lines(self) -> list[str]:
+        """Return the whole lines that it has written since the last call."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as log:
+            log.seek(self._shown_to)
+            written = log.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._shown_to += len(whole)
+        return whole.decode("utf-8", "replace").splitlines()
 
     def tail(self) -> str:
         """Return the end of the log."""

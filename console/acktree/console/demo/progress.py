@@ -58,6 +58,12 @@ class ProgressView:
             self._next_line_s = time.monotonic() + LINE_INTERVAL_S
             self.say(f"{self.counts['completed'] / self._lines:4.0%}  {self._text()}")
 
+    def committed(self, lines: int) -> None:
+        """Show how many lines are committed, in place of what a process that may be killed reports."""
+        self.counts["completed"] = lines
+        self.reported_s = time.time()
+        self.first_record_s = self.first_record_s or self.reported_s
+
     def _text(self) -> str:
         return progress_text(
             self.counts["completed"], self._lines, self.reported_s - (self.first_record_s or self.reported_s)

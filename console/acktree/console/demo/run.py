@@ -30,6 +30,8 @@ PARTITIONS = 4
 FAIL_EVERY = 1_000
 KILL_AT = 0.3
 LIMIT_S = 900.0
+SPARK, PYTHON = "spark", "python"
+"""What runs the stage: Spark, or a process in Python."""
 
 
 class WrongAccount(AcktreeError):
@@ -99,8 +101,8 @@ def send_text(bootstrap: str, lines: list[str]) -> SentText:
     return sent
 
 
-def run_demo(console: Console, limit: int | None) -> DemoResult:
-    """Run it all, show the account and return it."""
+def run_demo(console: Console, limit: int | None, engine: str = SPARK) -> DemoResult:
+    """Run it all, with Spark or Python for the stage, show the account and return it."""
     started_s = time.monotonic()
     with ExitStack() as stack:
         home = stack.enter_context(temporary_folder("demo"))
@@ -123,15 +125,21 @@ def run_demo(console: Console, limit: int | None) -> DemoResult:
             soft_wrap=True,
         )
         watch = ProgressView(console, broker.bootstrap, topology.stats_topic, len(sent.lines))
-        with watch, _children(home, broker.bootstrap, topology) as children:
-            seconds = _pipeline(watch, children, len(sent.lines), home / CHECKPOINT)
-        lines = account(broker.bootstrap, topology, sent, watch.counts, home / "words.sqlite")
+        with watch, _children(home, broker.bootstrap, topology, engine) as children:
+            if engine == SPARK:
+                seconds = _pipeline(watch, children, len(sent.lines), home / CHECKPOINT)
+            else:
+                seconds = _python_pipeline(watch, children, broker.bootstrap, topology, len(sent.lines))
+        counts = watch.counts if engine == SPARK else None
+        lines = account(broker.bootstrap, topology, sent, counts, home / "words.sqlite")
     show(console, lines, len(sent.lines), seconds, time.monotonic() - started_s)
     return DemoResult(lines, len(sent.lines), seconds)
 
 
 @contextmanager
-def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[str, ChildProcess]]:
+def _children(
+    home: Path, bootstrap: str, topology: Topology, engine: str
+) -> Iterator[dict[str, ChildProcess]]:
     folder = wordcount_folder()
     common = ["--topology", topology.name, "-b", bootstrap]
     environment = {
@@ -140,11 +148,15 @@ def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[s
         "PYTHONUNBUFFERED": "1",
     }
     spark = ["spark", "run", "split_lines:words", "--spout", "lines", "--trigger", "available-now"]
+    stage = {
+        SPARK: [*spark, "--checkpoint", str(home / CHECKPOINT), *common],
+        PYTHON: ["spout", "run", "split_stage:words", *common],
+    }
     commands = {
         "acker-1": ["acker", "run", *common],
         "acker-2": ["acker", "run", *common],
         "worker": ["bolt", "run", "count_words:CountWords", *common],
-        "spark": [*spark, "--checkpoint", str(home / CHECKPOINT), *common],
+        engine: stage[engine],
     }
     children = {
         name: ChildProcess(name, command, folder, home / f"{name}.log", environment)
@@ -191,6 +203,39 @@ def _pipeline(watch: ProgressView, children: dict[str, ChildProcess], lines: int
     return watch.reported_s - watch.first_record_s
 
 
+def _python_pipeline(
+    watch: ProgressView, children: dict[str, ChildProcess], bootstrap: str, topology: Topology, lines: int
+) -> float:
+    """Start everything, kill an acker and the stage on the way, and wait for all offsets.
+
+    Return the seconds from when everything was ready until the last offset was committed.
+    """
+    for child in children.values():
+        child.start()
+    for name in ("acker-1", "acker-2", "worker", PYTHON):
+        children[name].wait_ready(lambda: watch.tick(0.05))
+    watch.say("two ackers, a worker and the stage are ready")
+    started_s = time.monotonic()
+    victims, committed = ["acker-1", PYTHON], 0
+    while committed < lines:
+        if time.monotonic() - started_s > LIMIT_S:
+            raise ChildFailed(f"the text was not done within {LIMIT_S:g} s:\n{children[PYTHON].tail()}")
+        watch.tick()
+        _, committed = committed_offsets(bootstrap, topology.group_of("lines"), TOPIC, PARTITIONS)
+        watch.committed(committed)
+        if victims and committed >= KILL_AT * lines * (3 - len(victims)):
+            victim = children[victims.pop(0)]
+            victim.kill()
+            watch.say(f"killed {victim.name} with signal 9 at {committed:,} committed lines")
+            victim.start()
+            watch.say(f"started {victim.name} again")
+        for child in children.values():
+            child.check_alive()
+    seconds = time.monotonic() - started_s
+    children[PYTHON].stop()
+    return seconds
+
+
 def first_record_s(checkpoint: Path) -> float | None:
     """Return when Spark logged the first batch, by the wall clock; None if it has not yet.
 
@@ -204,21 +249,24 @@ def first_record_s(checkpoint: Path) -> float | None:
 
 
 def account(
-    bootstrap: str, topology: Topology, sent: SentText, counts: dict[str, int], database: Path
+    bootstrap: str, topology: Topology, sent: SentText, counts: dict[str, int] | None, database: Path
 ) -> list[AccountLine]:
-    """Return the account: what was sent against what Kafka, the reports and the database hold."""
+    """Return the account: what was sent against what Kafka, the reports and the database hold.
+
+    ``counts`` are what the spout has reported; None where a process of it was killed, and with it its counts.
+    """
     ends, committed = committed_offsets(bootstrap, topology.group_of("lines"), TOPIC, PARTITIONS)
     expected = count_words(sent.lines)
     stored, failed = counted_words(database)
     return [
         AccountLine("lines in the source topic", len(sent.lines), ends),
         AccountLine("source offsets committed", len(sent.lines), committed),
-        AccountLine("lines completed", len(sent.lines), counts["completed"]),
-        AccountLine("lines pending", 0, counts["pending"]),
+        *([] if counts is None else [AccountLine("lines completed", len(sent.lines), counts["completed"])]),
+        *([] if counts is None else [AccountLine("lines pending", 0, counts["pending"])]),
         AccountLine("words counted", expected.total(), stored.total()),
         AccountLine("words whose count differs", 0, differing(expected, stored)),
         AccountLine("lines failed on purpose", sent.failures(), failed),
-        AccountLine("lines replayed", failed, counts["replayed"]),
+        *([] if counts is None else [AccountLine("lines replayed", failed, counts["replayed"])]),
     ]
 
 

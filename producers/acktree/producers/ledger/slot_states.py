@@ -23,7 +23,7 @@ from acktree.wire.errors import MalformedRecord
 from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import Attempts, EmittedBlocks, LiveCommand, SlotState
 
-NEVER_EMITTED = (0, 0, 0, 1, False)
+NEVER_EMITTED = (0, -1, 0, 1, False)
 """The attempt of what is planned for the first time and not written: due at once."""
 OLDEST_FLOOR_RUNS = 100
 MAX_ATTEMPT_GROUPS = 2_000

@@ -96,13 +96,13 @@ class SourceReader:
             place = message.topic() or "", message.partition() or 0
             fetched = self._fetched.get(place)
             if (error := message.error()) is not None:
-                self._note(place, fetched, error, message.offset() or 0)
+                self._handle_error(place, fetched, error, message.offset() or 0)
             elif fetched is not None and (message.offset() or 0) >= fetched.end:
                 fetched.records.append(cast(Record, message))
                 fetched.end = (message.offset() or 0) + 1
         self._pause()
 
-    def _note(self, place: Place, fetched: _Fetched | None, error: KafkaError, offset: int) -> None:
+    def _handle_error(self, place: Place, fetched: _Fetched | None, error: KafkaError, offset: int) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if fetched is not None:
                 fetched.end = max(fetched.end, offset)

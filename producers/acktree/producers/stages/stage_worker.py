@@ -301,11 +301,11 @@ class StageWorker:
         """Write what is finished, in one transaction with the state that says so."""
         self._collector.release()
         self._collector.flush()
-        output, self._output = self._output, []
-        failures: list[Failure] = []
         finished = self._packer.take()
+        inits = [record for each in finished for record in self._inits(each)]
+        output, self._output = [*self._output, *inits], []
+        failures: list[Failure] = []
         for each in finished:
-            output += self._inits(each)
             self._end_writing(each.entries["root"], has_failed=False)
             self._end_writing(np.array([f.root for f in each.failed], np.uint64), has_failed=True)
             failures += [

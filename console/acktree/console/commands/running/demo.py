@@ -18,9 +18,16 @@ from acktree.console.devbroker.owner import leaving_on_signals
     help="How many lines of the Python standard library to send, again from its first one after the last; "
     "all: each line once.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["spark", "python"]),
+    default="spark",
+    show_default=True,
+    help="What splits the lines: Spark, or a stage in Python, which is killed on the way, too.",
+)
 @format_option
-def demo(lines: str, style: str) -> None:
-    """Run a broker, two ackers, a worker and Spark here; send real text through; kill an acker; check all."""
+def demo(lines: str, engine: str, style: str) -> None:
+    """Run broker, ackers, worker and stage here; send real text through; kill an acker; check all."""
     if lines != "all" and not (lines.isdigit() and int(lines) > 0):
         raise click.BadParameter(
             f"{lines!r} is neither a whole number from 1 nor 'all'", param_hint="--lines"
@@ -29,7 +36,7 @@ def demo(lines: str, style: str) -> None:
 
     is_json = style == "json"
     with leaving_on_signals():
-        result = run_demo(Console(stderr=is_json), None if lines == "all" else int(lines))
+        result = run_demo(Console(stderr=is_json), None if lines == "all" else int(lines), engine)
     if is_json:
         click.echo(json.dumps(result.to_json()))
     if not result.holds:

@@ -115,7 +115,7 @@ class SpoutCommits:
         self.positions: dict[int, ResultPosition] = {}
         self._tasks: Mapping[int, TaskLedger] = {}
         self._monotonic, self._renew_at_s = monotonic, 0.0
-        self._letters: list[DeadLetter] = []
+        self._dead_letters: list[DeadLetter] = []
         """Those of records that are done in memory: whatever is committed next has them with it."""
         self._output: list[OutputRecord] = []
         """The same of records that are written in memory."""
@@ -337,14 +337,14 @@ class SpoutCommits:
             self._offsets.commit(frontiers, self.term, self._positions())
             self._viewed = (frontiers, positions)
 
-    def commit_letters(self, letters: Sequence[DeadLetter]) -> None:
+    def commit_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Commit dead letters and the state in which their records are done; the view follows later.
 
         Raises what ``StateTopic.commit`` raises, and BrokerRefused: a topic takes no form of a letter. From
         then on nothing is committed without these letters.
         """
         assert self._given is None, "results are applied between batches"
-        self._letters += letters
+        self._dead_letters += letters
         self._store(self._records(self.planned))
 
     def add_output(self, output: Sequence[OutputRecord]) -> None:
@@ -362,9 +362,9 @@ class SpoutCommits:
         changed: dict[bytes, bytes | None] = {
             key: value for key, value in records.items() if known.get(key) != value
         }
-        if changed or gone or self._letters or self._output:
-            self._topic.commit(changed | dict.fromkeys(gone), self._letters, self._output)
-            self._letters.clear()
+        if changed or gone or self._dead_letters or self._output:
+            self._topic.commit(changed | dict.fromkeys(gone), self._dead_letters, self._output)
+            self._dead_letters.clear()
             self._output.clear()
             self._stored = dict(records)
 

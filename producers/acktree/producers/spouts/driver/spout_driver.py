@@ -437,9 +437,12 @@ class SpoutDriver:
         self._reporter.flush()
 
     def close(self) -> None:
-        """Commit what is done, report and close the connections; a fenced driver only closes them."""
+        """Commit what is done, report and close the connections; a fenced driver only closes them.
+
+        So does one that failed before it wrote a dead letter: in its state that record would be due again.
+        """
         try:
-            if self.is_open:
+            if self.is_open and self._results.are_applied:
                 with suppress(ZombieDriver):
                     self.commit_and_report()
         finally:

@@ -52,6 +52,11 @@ class SpoutResults:
         """Return whether all results are read that were there when their topics were added."""
         return self._topics.are_read
 
+    @property
+    def are_applied(self) -> bool:
+        """Return whether no record that a result has given up waits for its dead letter."""
+        return not self._exhausted
+
     def follow(self, tasks: Iterable[int]) -> None:
         """Read the result topics of these tasks, too, each from its committed position on."""
         positions, topic_of = self._commits.positions, self._commits.result_topic
@@ -128,7 +133,7 @@ class SpoutResults:
             else:
                 is_lost = self._is_removed(record.source, record.offset)
                 task.finish_record(record, "lost" if is_lost else "absent")
-        self._commits.commit_letters([letter for letter in letters if letter is not None])
+        self._commits.commit_dead_letters([letter for letter in letters if letter is not None])
 
     def _pass_applied(self) -> None:
         for number, next_offset in self._applied.items():

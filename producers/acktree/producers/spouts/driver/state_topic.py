@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
-from acktree.core.errors import BrokerUnreachable
+from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.core.kafka.clients import (
     BROKER_TIMEOUT_S,
     make_consumer,
@@ -28,6 +28,7 @@ from acktree.producers.ledger.slot_states import offsets_of
 from acktree.producers.spouts.driver.dead_letters import DeadLetter
 from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import (
+    MAX_STATE_BYTES,
     SPOUT_KEY,
     START_KEY,
     SlotKey,
@@ -181,7 +182,8 @@ class StateTopic:
         Raises:
             ZombieDriver: a newer driver has started, or the broker has ended the transaction of this one.
             BrokerUnreachable: no answer; nothing is known of what was written but at the next start.
-            BrokerRefused, NotAuthorized: see there.
+            BrokerRefused: the topic does not take a record, and what to set is in the text; else see there.
+            NotAuthorized: see there.
         """
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
         while not self._is_committed(records, letters, output, until_s):
@@ -198,14 +200,7 @@ class StateTopic:
         refused: list[tuple[DeadLetter, KafkaError]] = []
         try:
             self._producer.begin_transaction()
-            for letter in letters:
-                self._queue(
-                    letter.topic, *letter.forms[0], on_delivery=partial(_add_refused, refused, letter)
-                )
-            for each in output:
-                self._queue(*each)
-            for key, value in records.items():
-                self._queue(self.topic, key, value, partition=0)
+            self._queue_all(records, letters, output, refused)
             if letters:
                 self._producer.flush(BROKER_TIMEOUT_S)  # so that their reports are served
             self._repeated(partial(self._producer.commit_transaction, BROKER_TIMEOUT_S), until_s)
@@ -214,8 +209,31 @@ class StateTopic:
             self._check(error.args[0], error)
             if not error.args[0].txn_requires_abort():
                 raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
-            self._abort(error, refused, until_s)
+            self._abort(error, records, refused, until_s)
             return False
+
+    def _queue_all(
+        self,
+        records: Mapping[bytes, bytes | None],
+        letters: Sequence[DeadLetter],
+        output: Sequence[OutputRecord],
+        refused: list[tuple[DeadLetter, KafkaError]],
+    ) -> None:
+        """Hand all records over, as far as the client takes them.
+
+        It takes none for a transaction that has failed meanwhile: the commit raises why.
+        """
+        try:
+            for letter in letters:
+                on_delivery = partial(_add_refused, refused, letter)
+                self._queue(letter.topic, *letter.forms[0], on_delivery=on_delivery)
+            for each in output:
+                self._queue(*each)
+            for key, value in records.items():
+                self._queue(self.topic, key, value, partition=0)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
 
     def _queue(
         self,
@@ -245,7 +263,11 @@ class StateTopic:
                 self._producer.poll(FULL_QUEUE_WAIT_S)
 
     def _abort(
-        self, cause: KafkaException, refused: Sequence[tuple[DeadLetter, KafkaError]], until_s: float
+        self,
+        cause: KafkaException,
+        records: Mapping[bytes, bytes | None],
+        refused: Sequence[tuple[DeadLetter, KafkaError]],
+        until_s: float,
     ) -> None:
         """Abort the transaction, and shorten the letters that were too large.
 
@@ -260,6 +282,8 @@ class StateTopic:
         for letter in too_large:
             letter.shorten()
         if world.monotonic_s() > until_s or not (too_large or _passes(cause.args[0])):
+            if not refused and cause.args[0].code() in _TOO_LARGE:
+                raise BrokerRefused(_about_largest(records, self.topic)) from cause
             topic, reason = (refused[0][0].topic, refused[0][1]) if refused else (self.topic, cause.args[0])
             raise as_clear_error(reason, self._bootstrap, f"topic {topic}") from cause
         if failed is not None:
@@ -292,6 +316,22 @@ def _passes(error: KafkaError) -> bool:
     """
     passing = KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
     return error.retriable() or error.code() in passing
+
+
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+"""By max.message.bytes, or by segment.bytes."""
+
+
+def _about_largest(records: Mapping[bytes, bytes | None], topic: str) -> str:
+    """Return what to do about records of which a state topic does not take the largest."""
+    sizes = {key: len(key) + len(value or b"") for key, value in records.items()}
+    key = max(sizes, key=sizes.__getitem__)
+    source, limit = key.decode().rpartition("/")[0], max(MAX_STATE_BYTES, 2 * sizes[key])
+    return (
+        f"topic {topic} does not take the state of {source or 'all partitions'}: {sizes[key]:,} bytes; "
+        "nothing is committed until it does. Run: kafka-configs.sh --bootstrap-server ADDRESS --alter "
+        f"--topic {topic} --add-config max.message.bytes={limit},segment.bytes={2 * limit}"
+    )
 
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
