@@ -27,7 +27,7 @@ PAGES += [HOUSE / "tests" / "README.md", *sorted((HOUSE / "examples").glob("*/RE
 PART = "<!-- a part of a program: compiled by the tests, not run -->\n"
 BLOCK = re.compile(rf"(^{PART})?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_S = 300
-ENDLESS = ("acktree spark run ", "acktree spout run ")
+ENDLESS = ("acktree spark run ", "acktree spout run ", "acktree dev ")
 """Commands that run until a stop, without being put into the background."""
 
 
@@ -119,11 +119,17 @@ class Console:
                 shlex.split(command), cwd=self._folder, env=self._environment, stderr=out, stdout=out
             )
         self._running.append(process)
+        self.wait_for("ready")
+
+    def wait_for(self, pattern: str) -> tuple[str, ...]:
+        """Wait until the last process has printed this; return the groups of the pattern."""
+        process, log = self._running[-1], self._folder / f"{len(self._running) - 1}.log"
         deadline_s = time.monotonic() + WAIT_S
-        while "ready" not in log.read_text():
+        while (found := re.search(pattern, log.read_text())) is None:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline_s, f"{command} is not ready: {log.read_text()}"
+            assert time.monotonic() < deadline_s, f"no {pattern} in {log.read_text()}"
             time.sleep(0.1)
+        return found.groups()
 
     def stop(self) -> None:
         """End what runs, the last one first: the broker was the first."""
@@ -182,9 +188,13 @@ def test_the_readme_works_as_written(console: Console, tmp_path: Path):
     for block in page:
         if block.title:
             (tmp_path / block.title).write_text(block.text)
-    first, spark = (
-        each.text.replace("9092", str(port)) for each in page if "acktree sp" in each.text and not each.title
-    )
+    shells = [each.text.replace("9092", str(port)) for each in page if each.language == "sh"]
+    dev, first, spark = (text for text in shells if "acktree" in text)
+    console.do_shell(dev)
+    (started,) = console.wait_for(r"ready: topology app at (\S+)")
+    write(started, "lines", b"to be")
+    console.wait_for("count: be 1")
+    console.stop()
     before, apply, after = first.partition("acktree topology apply")
     console.do_shell(before)
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
