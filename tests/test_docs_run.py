@@ -27,6 +27,8 @@ PAGES += [HOUSE / "tests" / "README.md", *sorted((HOUSE / "examples").glob("*/RE
 PART = "<!-- a part of a program: compiled by the tests, not run -->\n"
 BLOCK = re.compile(rf"(^{PART})?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_S = 300
+ENDLESS = ("acktree spark run ", "acktree spout run ")
+"""Commands that run until a stop, without being put into the background."""
 
 
 class Block(NamedTuple):
@@ -91,7 +93,7 @@ class Console:
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self._environment[name] = value
-            elif command.endswith("&") or command.startswith("acktree spark run "):  # these run until a stop
+            elif command.endswith("&") or command.startswith(ENDLESS):
                 self._start(command.rstrip("& "))
             elif not command.startswith(("pip install ", "git clone ", "cd ")):
                 self._run(command, [])
@@ -130,6 +132,26 @@ class Console:
             process.wait(60)
 
 
+def write(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, value)
+    assert producer.flush(WAIT_S) == 0
+
+
+def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    """Return the first values of a topic of one partition; wait for so many."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader of the docs"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes | None] = []
+    deadline_s = time.monotonic() + WAIT_S
+    while len(found) < count:
+        assert time.monotonic() < deadline_s, f"{topic} has {found}"
+        if (message := consumer.poll(1.0)) is not None and message.error() is None:
+            found.append(message.value())
+    consumer.close()
+    return found
+
+
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
     opened = Console(tmp_path)
@@ -140,7 +162,7 @@ def console(tmp_path: Path) -> Iterator[Console]:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_getting_started_and_the_readme_work_as_written(console: Console, tmp_path: Path):
+def test_getting_started_works_as_written(console: Console, tmp_path: Path):
     (port,) = ports.free_ports(1)
     for block in blocks(HOUSE / "docs" / "getting-started.md"):
         if block.title:
@@ -149,9 +171,44 @@ def test_getting_started_and_the_readme_work_as_written(console: Console, tmp_pa
             console.do(block.text)
         elif block.language == "sh":
             console.do_shell(block.text.replace("9092", str(port)))
-    shutil.copytree(HOUSE / "examples" / "wordcount", tmp_path, dirs_exist_ok=True)
-    (block,) = [each.text for each in blocks(HOUSE / "README.md") if "acktree spark run" in each.text]
-    console.do_shell(block.replace("9092", str(port)).replace("/var/lib/", f"{tmp_path}/checkpoint-"))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_readme_works_as_written(console: Console, tmp_path: Path):
+    (port,) = ports.free_ports(1)
+    page = blocks(HOUSE / "README.md")
+    for block in page:
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+    first, spark = (
+        each.text.replace("9092", str(port)) for each in page if "acktree sp" in each.text and not each.title
+    )
+    before, apply, after = first.partition("acktree topology apply")
+    console.do_shell(before)
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+    admin.create_topics([NewTopic("lines", 1)])["lines"].result()
+    write(f"127.0.0.1:{port}", "lines", b"to be or not to be")
+    console.do_shell(apply + after)
+    assert read(f"127.0.0.1:{port}", "words", 6) == b"to be or not to be".split()
+    write(f"127.0.0.1:{port}", "lines", b"that is the question")
+    console.do_shell(spark)
+    assert read(f"127.0.0.1:{port}", "words", 10)[6:] == b"that is the question".split()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_word_count_works_as_its_page_says(console: Console, tmp_path: Path):
+    (port,) = ports.free_ports(1)
+    example = HOUSE / "examples" / "wordcount"
+    shutil.copytree(example, tmp_path, dirs_exist_ok=True)
+    console.do_shell(f"acktree broker --port {port} --data-dir kafka &")
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+    admin.create_topics([NewTopic("lines", 1)])["lines"].result()
+    (block,) = [each.text for each in blocks(example / "README.md") if "acktree spark run" in each.text]
+    console.do_shell(block.replace("9092", str(port)))
 
 
 @pytest.mark.slow
@@ -183,18 +240,11 @@ def test_an_application_of_ones_own_runs_as_printed(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result()
     apply_topology(bootstrap, parse_topology(topology), {})
-    producer = Producer({"bootstrap.servers": bootstrap})
-    producer.produce(f"{unique}.lines", b"a line that is longer than ten characters")
-    producer.flush()
+    write(bootstrap, f"{unique}.lines", b"a line that is longer than ten characters")
     console = Console(tmp_path)
     try:
         console.do_shell(f"acktree acker run -b {bootstrap} --topology {unique} &")
         console.do_shell(f"python {title} {bootstrap}")
     finally:
         console.stop()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": unique})
-    consumer.assign([TopicPartition(f"{unique}.out", 0, 0)])
-    message = consumer.poll(WAIT_S)
-    consumer.close()
-    assert message is not None
-    assert message.value() == value
+    assert read(bootstrap, f"{unique}.out", 1) == [value]
