@@ -118,6 +118,7 @@ class StateTopic:
         """Connect to nothing yet; ``group`` is the spout's, and the transactional id of its driver."""
         self._admin, self._bootstrap, self._user = admin, bootstrap, user
         self._group, self.topic = group, topic
+        self._fenced: ZombieDriver | None = None
         settings = {**user, **ANY_SIZE}
         self._settings = producer_settings(bootstrap, settings, transactional_id=group, linger_ms=0)
 
@@ -185,9 +186,15 @@ class StateTopic:
             BrokerRefused: the topic does not take a record, and what to set is in the text; else see there.
             NotAuthorized: see there.
         """
+        if self._fenced is not None:
+            raise self._fenced  # the driver commits once more when it is closed
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
-        while not self._is_committed(records, letters, output, until_s):
-            pass
+        try:
+            while not self._is_committed(records, letters, output, until_s):
+                pass
+        except ZombieDriver as error:
+            self._fenced = error
+            raise
 
     def _is_committed(
         self,
