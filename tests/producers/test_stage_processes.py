@@ -64,12 +64,12 @@ class Split(BasicBolt):
             emit(word)
 
 
-class Swallow(BasicBolt):
+class TakesWords(BasicBolt):
     def execute(self, tup: Any, emit: Any) -> None:
         pass
 
 
-class StageTester:
+class StageOnABroker:
     """A topology with a stage, on a real broker."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
@@ -107,7 +107,7 @@ class StageTester:
     def start_others(self) -> None:
         """Run an acker and the bolt."""
         self.start(Acker(self.bootstrap, self.name))
-        self.start(Worker(self.bootstrap, self.name, Swallow()))
+        self.start(Worker(self.bootstrap, self.name, TakesWords()))
 
     def await_commits(self, count: int, look: Callable[[], object] = lambda: None) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -146,14 +146,14 @@ class StageTester:
 
 
 @pytest.fixture
-def tester(bootstrap: str, unique: str) -> Iterator[StageTester]:
-    made = StageTester(bootstrap, unique)
+def tester(bootstrap: str, unique: str) -> Iterator[StageOnABroker]:
+    made = StageOnABroker(bootstrap, unique)
     with made.running:
         yield made
 
 
 @contextmanager
-def processes(t: StageTester, folder: Path) -> Iterator[dict[str, ChildProcess]]:
+def processes(t: StageOnABroker, folder: Path) -> Iterator[dict[str, ChildProcess]]:
     (folder / "app.py").write_text(APP.format(name=t.name))
     common = ["--topology", t.name, "-b", t.bootstrap]
     commands = {
@@ -174,7 +174,7 @@ def processes(t: StageTester, folder: Path) -> Iterator[dict[str, ChildProcess]]
 
 @pytest.mark.promise("a stage in Python")
 def test_a_stage_that_is_killed_writes_each_word_once_and_commits_every_line(
-    tester: StageTester, tmp_path: Path
+    tester: StageOnABroker, tmp_path: Path
 ) -> None:
     lines = [f"a{number} b{number}" for number in range(LINES)]
     tester.send(lines)
@@ -188,7 +188,7 @@ def test_a_stage_that_is_killed_writes_each_word_once_and_commits_every_line(
 
 
 @pytest.mark.promise("a stage in Python … its function raises")
-def test_a_line_that_raises_becomes_a_dead_letter_and_no_other_line_waits(tester: StageTester) -> None:
+def test_a_line_that_raises_becomes_a_dead_letter_and_no_other_line_waits(tester: StageOnABroker) -> None:
     tester.start_others()
     tester.start(tester.stage())
     tester.send(["a b", "poison", "c"])
@@ -198,7 +198,7 @@ def test_a_line_that_raises_becomes_a_dead_letter_and_no_other_line_waits(tester
 
 
 @pytest.mark.promise("a stage in Python … a second process of it starts")
-def test_a_second_process_fences_the_first_one_which_stops(tester: StageTester) -> None:
+def test_a_second_process_fences_the_first_one_which_stops(tester: StageOnABroker) -> None:
     tester.start_others()
     first = tester.start(tester.stage())
     tester.send(["a"])
@@ -212,7 +212,7 @@ def test_a_second_process_fences_the_first_one_which_stops(tester: StageTester) 
 
 
 @pytest.mark.promise("a stage in Python … takes over from Spark")
-def test_what_spark_has_planned_last_and_not_written_is_emitted_by_a_stage(tester: StageTester) -> None:
+def test_what_spark_has_planned_last_and_not_written_is_emitted_by_a_stage(tester: StageOnABroker) -> None:
     tester.send([f"w{number}" for number in range(20)])
     driver = SpoutDriver(SpoutOptions(tester.bootstrap, tester.name, "split"))
     driver.open(None)
