@@ -127,6 +127,7 @@ STATES: tuple[tuple[bytes, Callable[[bytes], Any], Callable[[Any], bytes]], ...]
     (state_records.SPOUT_STATE_FRAME, state_records.decode_spout_state, state_records.encode_spout_state),
     (state_records.SLOT_STATE_FRAME, state_records.decode_slot_state, state_records.encode_slot_state),
     (state_records.STATE_START_FRAME, state_records.decode_state_start, state_records.encode_state_start),
+    (state_records.TASK_STATE_FRAME, state_records.decode_task_state, state_records.encode_task_state),
     (b"", state_records.decode_slot_state, state_records.encode_slot_state),
 )
 POLICY, NOW_S = RetryPolicy(1.0, 10.0, 3), 1.0
