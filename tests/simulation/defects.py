@@ -210,9 +210,9 @@ DEFECTS = (
     ),
     Defect(
         "fence no driver",
-        f"{WORKER}/spouts/driver/state_topic.py",
-        "transactional_id=group, **limit)",
-        'transactional_id=f"{group}-{world.random_bits(32)}", **limit)',
+        f"{WORKER}/spouts/state_topic.py",
+        "transactional_id=owner, linger_ms=0",
+        'transactional_id=f"{owner}-{world.random_bits(32)}", linger_ms=0',
     ),
     Defect(
         "plan a batch on a state that holds it",
@@ -228,9 +228,9 @@ DEFECTS = (
     ),
     Defect(
         "take an empty poll for the end of the state",
-        f"{WORKER}/spouts/driver/state_topic.py",
+        f"{WORKER}/spouts/state_topic.py",
         "            if message is None:\n                continue\n",
-        "            if message is None:\n                return states\n",
+        "            if message is None:\n                return\n",
     ),
     Defect(
         "store no attempts",

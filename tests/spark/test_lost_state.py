@@ -6,7 +6,7 @@ import pytest
 
 from acktree.core.errors import MissingTopic
 from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics
-from acktree.producers.spouts.driver.state_topic import UnreadableState, ZombieDriver
+from acktree.producers.spouts.state_topic import UnreadableState, ZombieDriver
 from acktree.wire.avro import FRAME_BYTES, zigzag
 from acktree.wire.state_records import (
     SPOUT_KEY,

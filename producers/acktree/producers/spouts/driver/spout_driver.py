@@ -39,8 +39,8 @@ from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
-from acktree.producers.spouts.driver.state_topic import ZombieDriver
 from acktree.producers.spouts.outside_commit import GroupInUse
+from acktree.producers.spouts.state_topic import ZombieDriver
 
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05
