@@ -111,7 +111,7 @@ class StateTopic:
         if self.topic not in self._names():
             text = (
                 f"topic {self.topic!r}, which holds the state of the spout, does not exist; make it with: "
-                "acktree topology apply FILE. If it was deleted, what was in flight is emitted again then"
+                "acktree topology apply FILE. If it was deleted, what was in flight may be emitted again"
             )
             refuse_missing(self._admin, self._bootstrap, self.topic, text)
         self._producer = make_producer(self._settings)
