@@ -148,9 +148,15 @@ DEFECTS = (
     ),
     Defect(
         "use the root ids of the last start again",
-        f"{WORKER}/spouts/claim.py",
-        "        run = next_run(before.run)\n        claim = replace(before, epoch=next_epoch(before.epoch), run=run)",
-        "        run = before.run\n        claim = replace(before, epoch=next_epoch(before.epoch), run=run, sequence=0)",
+        f"{WORKER}/spouts/task_commits.py",
+        "before._replace(term=before.term + 1, driver=driver, run=next_run(before.run))",
+        "before._replace(term=before.term + 1, driver=driver, sequence=0)",
+    ),
+    Defect(
+        "commit no message numbers ahead of their use",
+        f"{WORKER}/spouts/task_commits.py",
+        "state = self.state._replace(sequence=end, next_offset=self.next_offset)",
+        "state = self.state._replace(sequence=self.sequences.next, next_offset=self.next_offset)",
     ),
     Defect(
         "send half of what belongs together",
