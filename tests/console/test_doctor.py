@@ -26,7 +26,6 @@ from acktree.core.topology.file import load_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.producers.collecting.arithmetic.done_above import OWNER_BYTES, WINDOW_OFFSETS, encode_done
 from acktree.producers.kafka.record_limits import CLIENT_BYTES
-from acktree.producers.spouts.claim import MAX_METADATA_CHARS as CLAIM_CHARS
 from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS
 
 AT_RISK_ON_ONE_BROKER = {"replication", "internal topics"}
@@ -164,7 +163,7 @@ def test_an_unclean_election_is_a_risk():
 def test_the_doctor_asks_for_as_much_as_the_product_uses():
     left = [offset for offset in range(WINDOW_OFFSETS) if Random(offset).getrandbits(1)]
     longest = len(encode_done(0, WINDOW_OFFSETS, left, b"o" * OWNER_BYTES))
-    assert longest - 10 <= max(CLAIM_CHARS, longest) <= conclusions.METADATA_CHARS < longest + 10
+    assert longest <= conclusions.METADATA_CHARS < longest + 10
     assert CLIENT_BYTES == conclusions.RECORD_BYTES
     assert TRANSACTION_TIMEOUT_MS == broker_checks.TRANSACTION_MS
 

@@ -28,7 +28,6 @@ NAMES = (
     "header",
     "states",
     "bolt-metadata",
-    "claim",
     "topology",
     "registry",
     "report",

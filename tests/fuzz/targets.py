@@ -26,7 +26,6 @@ from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.collecting.arithmetic.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.ledger.logged_batch import CheckpointMismatch, PlannedBatch
 from acktree.producers.ledger.slot_states import ledger_of, state_of
-from acktree.producers.spouts.claim import DamagedClaim, OversizedClaim, decode_claim
 from acktree.wire import codec, state_records
 from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.wire.commit_metadata import seal
@@ -114,9 +113,6 @@ def sealed(data: bytes, tag: str, about: str = "") -> str:
             return (
                 seal(tag, data[1], base64.b64encode(data[2:]).decode(), about=about) if len(data) > 1 else ""
             )
-        case b"z":
-            packed = base64.b64encode(zlib.compress(data[3:])).decode()
-            return seal(tag, *data[1:3], packed, about=about) if len(data) > 2 else ""
         case b"d":
             packed = base64.b64encode(zlib.compress(data[1:])).decode()
             return seal(tag, 8 * len(data), packed, "", about=about)
@@ -128,6 +124,7 @@ STATES: tuple[tuple[bytes, Callable[[bytes], Any], Callable[[Any], bytes]], ...]
     (state_records.SLOT_STATE_FRAME, state_records.decode_slot_state, state_records.encode_slot_state),
     (state_records.STATE_START_FRAME, state_records.decode_state_start, state_records.encode_state_start),
     (b"", state_records.decode_slot_state, state_records.encode_slot_state),
+    (state_records.TASK_STATE_FRAME, state_records.decode_task_state, state_records.encode_task_state),
 )
 POLICY, NOW_S = RetryPolicy(1.0, 10.0, 3), 1.0
 
@@ -166,16 +163,6 @@ def bolt_metadata(data: bytes) -> None:
         if len(found.open) < found.end - FRONTIER:
             assert decode_done(again, FRONTIER) == found
         assert decode_owner(again, FRONTIER) == owner
-
-
-def claim(data: bytes) -> None:
-    """Decode the claim on a spout task."""
-    try:
-        found = decode_claim(sealed(data, "12"[len(data) % 2]), FRONTIER)
-    except DamagedClaim:
-        return
-    with suppress(OversizedClaim):
-        assert decode_claim(found.metadata(), FRONTIER) == found
 
 
 def topology(data: bytes) -> None:
@@ -319,7 +306,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "header": header,
     "states": states,
     "bolt-metadata": bolt_metadata,
-    "claim": claim,
     "topology": topology,
     "registry": registry,
     "report": report,

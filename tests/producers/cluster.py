@@ -78,7 +78,7 @@ class WorkerCluster:
 
     def __init__(self, bootstrap: str, name: str, ackers: int = 2) -> None:
         self.bootstrap, self.name, self.ackers = bootstrap, name, ackers
-        self.max_pending = 100_000
+        self.max_pending, self.spout_tasks = 100_000, 1
         self.message_timeout_s = 30.0
         self.bolts: dict[str, BoltTable] = {}
         self.edges = EdgeSource()
@@ -104,7 +104,11 @@ class WorkerCluster:
             name=self.name,
             ackers=self.ackers,
             message_timeout_s=self.message_timeout_s,
-            spouts={"s": SpoutTable(emits=(self.topic("a"),), max_pending=self.max_pending)},
+            spouts={
+                "s": SpoutTable(
+                    emits=(self.topic("a"),), max_pending=self.max_pending, tasks=self.spout_tasks
+                )
+            },
             bolts=self.bolts,
         )
         apply_topology(self.bootstrap, topology, {})

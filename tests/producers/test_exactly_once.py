@@ -17,7 +17,6 @@ from acktree.core.kafka.settings import consumer_settings
 from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka import exactly_once
 from acktree.producers.kafka.exactly_once import ExactlyOnce
-from acktree.producers.spouts.claim import claim_run
 from producers.cluster import Forward, Sink, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -324,14 +323,3 @@ def test_a_worker_that_starts_while_the_broker_loads_transactions_waits(
     output.produce(cluster.topic("b"), b"x")
     assert output.flush_and_commit(Consumer({"group.id": "g"}), [])
     assert [producer.refused for producer in made] == [1]
-
-
-@pytest.mark.parametrize("method", ["committed", "commit"])
-def test_a_spout_task_is_claimed_once_the_broker_has_loaded_its_groups(cluster: WorkerCluster, method: str):
-    cluster.apply()
-    group = f"{cluster.name}.s"
-    real = make_consumer(consumer_settings(cluster.bootstrap, group, {}))
-    consumer = LoadingClient(real, method, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    claim = claim_run(consumer, cluster.topic("spout-0"), group, cluster.bootstrap)
-    assert (claim.run, consumer.refused) == (1, 1)
-    real.close()

@@ -13,9 +13,9 @@ from acktree.producers import Spout
 from acktree.producers.collecting.arithmetic.packing import InitPacker
 from acktree.producers.collecting.spout_emitter import Sequences, SpoutEmitter
 from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent, WrongThread
-from acktree.producers.spouts.claim import LostClaim
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.spouts.spout_output import SpoutOutput
+from acktree.producers.spouts.state_topic import ZombieDriver
 from acktree.wire.codec import decode_ack_init, encode_result
 from acktree.wire.control_records import Cause, Failure, Result
 from acktree.wire.header import decode_header, find_header
@@ -244,8 +244,8 @@ def test_a_record_that_the_broker_rejects_is_not_confirmed(cluster: WorkerCluste
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_spout_waits_for_a_broker_that_is_away_and_continues(own_broker, unique, monkeypatch):
-    """Also while its claim fails or its commit waits, which returns when there is a coordinator again."""
-    monkeypatch.setattr("acktree.producers.spouts.spout_loop.CLAIM_INTERVAL_S", 0.1)
+    """Also while its commit waits, which ends when there is a coordinator again."""
+    monkeypatch.setattr("acktree.producers.spouts.task_commits.COMMIT_INTERVAL_S", 0.1)
     broker = own_broker()
     cluster = WorkerCluster(broker.bootstrap, unique)
     cluster.apply(one=(["a"], []))
@@ -306,7 +306,7 @@ def run(worker: SpoutWorker) -> Thread:
 
 
 @pytest.mark.real
-@pytest.mark.promise("a spout in Python")
+@pytest.mark.promise("a spout fed by code")
 def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Once("m0", "m1", "m2"), ScriptedAcker(cluster)
@@ -329,7 +329,7 @@ def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(
     inits = [decode_ack_init(r.value()) for r in cluster.read(cluster.topic("ack-init"))]
     assert sum(len(record.inits) for record in inits) == 4
     second = SpoutWorker(cluster.bootstrap, cluster.name, Once())
-    assert second.claim.run == 2
+    assert second.commits.state.run == 2
 
 
 def test_no_more_messages_are_pending_than_the_topology_allows(cluster: WorkerCluster):
@@ -361,12 +361,21 @@ def test_without_ackers_a_message_is_done_when_the_broker_has_it(cluster: Worker
     assert len(cluster.read(cluster.topic("a"))) == 2
 
 
-def test_a_spout_task_that_another_process_claimed_stops(cluster: WorkerCluster):
+@pytest.mark.real
+@pytest.mark.promise("a second process of a task of a spout fed by code starts")
+def test_the_older_of_two_processes_of_one_task_stops(
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("acktree.producers.spouts.task_commits.COMMIT_INTERVAL_S", 0.5)
     cluster.apply(one=(["a"], []))
     old = SpoutWorker(cluster.bootstrap, cluster.name, Once())
-    SpoutWorker(cluster.bootstrap, cluster.name, Once())
-    with pytest.raises(LostClaim):
+    new = SpoutWorker(cluster.bootstrap, cluster.name, Once("new"))
+    with pytest.raises(ZombieDriver, match=rf"{cluster.name}\.s\.0.*this one stops"):
         old.run()
+    thread = run(new)
+    until(lambda: len(cluster.read(cluster.topic("a"))) == 1)
+    new.stop()
+    thread.join()
 
 
 @pytest.mark.parametrize("given", [{"name": "nobody"}, {"task": 1}])

@@ -1,19 +1,15 @@
 """A spout in Python never repeats a root id, however often it starts: runs wrap around after 255 starts."""
 
-from dataclasses import replace
-
 import pytest
-from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.core.kafka.clients import make_consumer
-from acktree.core.kafka.settings import consumer_settings
+from acktree.core.kafka.clients import make_producer
 from acktree.producers.collecting.spout_emitter import Sequences
-from acktree.producers.spouts.claim import Claim, commit_claim, next_epoch, read_claim
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.wire.header import decode_header, find_header
 from acktree.wire.ids import MAX_OFFSET, MAX_RUN
+from acktree.wire.state_records import TaskState, decode_task_state, encode_task_state, task_key
 from producers.cluster import WorkerCluster, until
 from producers.test_spout import Once, ScriptedAcker, emitter, run
 from producers.trees import Net, published
@@ -32,21 +28,19 @@ def emit(cluster: WorkerCluster, *messages: str) -> tuple[SpoutWorker, Once]:
     return worker, spout
 
 
-def claims(cluster: WorkerCluster) -> Consumer:
-    return make_consumer(consumer_settings(cluster.bootstrap, f"{cluster.name}.s", {}))
-
-
-def claim_of(cluster: WorkerCluster) -> Claim:
-    found = read_claim(claims(cluster), cluster.topic("spout-0"), cluster.bootstrap)
-    assert found is not None
-    return found
+def state_of(cluster: WorkerCluster) -> TaskState:
+    """Return what the task has committed last."""
+    records = cluster.read(cluster.topic("state-s"))
+    return [decode_task_state(record.value()) for record in records if record.key() == task_key(0)][-1]
 
 
 def let_runs_go_round(cluster: WorkerCluster) -> None:
-    """Leave the claim that 254 further starts would leave."""
-    claim = claim_of(cluster)
-    later = replace(claim, run=(claim.run + MAX_RUN - 2) % MAX_RUN + 1, epoch=next_epoch(claim.epoch))
-    commit_claim(claims(cluster), cluster.topic("spout-0"), later, f"{cluster.name}.s", cluster.bootstrap)
+    """Leave the state that 254 further starts would leave."""
+    state = state_of(cluster)
+    later = state._replace(run=(state.run + MAX_RUN - 2) % MAX_RUN + 1, term=state.term + MAX_RUN - 1)
+    producer = make_producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(cluster.topic("state-s"), encode_task_state(later), task_key(0), 0)
+    producer.flush()
 
 
 def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: WorkerCluster):
@@ -57,7 +51,7 @@ def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: WorkerCl
     let_runs_go_round(cluster)
     spout = Once("new")
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
-    assert worker.claim.run == first.claim.run
+    assert worker.commits.state.run == first.commits.state.run
     thread = run(worker)
     until(lambda: b"new" in acker.roots())
     (new,) = acker.roots()[b"new"]
@@ -70,34 +64,17 @@ def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: WorkerCl
     assert spout.acked == []
 
 
-def test_two_processes_that_claim_at_once_give_out_no_root_twice(
-    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
-):
-    """The later one reads the claim before the earlier one commits its own, and commits after that."""
-    cluster.apply(one=(["a"], []))
-    emit(cluster, "before")
-    before = claim_of(cluster)
-    early, _ = emit(cluster, *map(str, range(10)))
-    monkeypatch.setattr("acktree.producers.spouts.claim._first_claim", lambda *_: before)
-    late, _ = emit(cluster, *map(str, range(10)))
-    assert late.claim.run == early.claim.run
-    roots = [
-        decode_header(find_header(r.headers())).anchors[0].root for r in cluster.read(cluster.topic("a"))
-    ]
-    assert len(roots) == len(set(roots)) == 21
-
-
 def test_no_number_is_used_before_it_is_durably_reserved(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("acktree.producers.spouts.spout_claim.SEQUENCES", 4)
+    monkeypatch.setattr("acktree.producers.spouts.task_commits.SEQUENCES", 4)
     cluster.apply(one=(["a"], []))
     seen: list[tuple[int, int]] = []
 
     class Looking(Once):
         def next_tuple(self, emitter):
             super().next_tuple(emitter)
-            seen.append((emitter.sequences.next, claim_of(cluster).sequence))
+            seen.append((emitter.sequences.next, state_of(cluster).sequence))
 
     worker = SpoutWorker(cluster.bootstrap, cluster.name, Looking(*map(str, range(20))))
     thread = run(worker)
@@ -108,7 +85,7 @@ def test_no_number_is_used_before_it_is_durably_reserved(
     assert [used for used, _ in seen[:20]] == list(range(first, first + 20))
     assert all(used <= reserved for used, reserved in seen)
     again = SpoutWorker(cluster.bootstrap, cluster.name, Once())
-    assert again.emitter.sequences.next >= first + 20
+    assert again.emitter.sequences.next >= seen[-1][0]
 
 
 @given(st.lists(st.integers(0, MAX_OFFSET + 1), max_size=3), st.integers(1, 9))

@@ -21,7 +21,7 @@ from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.driver.state_topic import ZombieDriver
+from acktree.producers.spouts.state_topic import ZombieDriver
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
 

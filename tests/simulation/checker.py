@@ -13,6 +13,7 @@ from acktree.testing.kafka.broker.log import Outcome, PartitionLog, StoredRecord
 from acktree.wire.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.wire.control_records import Cause, Result
 from acktree.wire.header import HEADER, decode_header
+from acktree.wire.ids import origin_of
 from simulation.every_record import EveryRecord
 from simulation.repeats import Place, Repeats, done_by_bolt
 from simulation.retries import Retries
@@ -82,6 +83,8 @@ class Checker:
     )
     _roots: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """The values emitted by a spout, by root."""
+    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The root of each message number of a Python spout, by slot."""
     _read_to: dict[PartitionLog, int] = field(default_factory=dict)
     _inits: Counter[int] = field(default_factory=Counter)
     _folded_acks: set[int] = field(default_factory=set)
@@ -211,6 +214,14 @@ class Checker:
                     if is_root:
                         self._roots[anchor.root].append(value)
                         self.log_event(f"    its root is {anchor.root:x}")
+                    if value in self.emissions:
+                        self._check_number(anchor.root)
+
+    def _check_number(self, root: int) -> None:
+        """Raise BrokenPromise if a message of a Python spout has the number of another one, in any run."""
+        origin = origin_of(root)
+        if self._numbers.setdefault((origin.slot, origin.offset), root) != root:
+            raise BrokenPromise(f"root {root:x} has the message number of another root")
 
     def _count_control(self, is_init: bool, record: StoredRecord) -> None:
         """Count schedules that the search is after."""
@@ -291,9 +302,12 @@ class Checker:
         return next((each.value for each in records if each.offset == offset), None)
 
     def check_state(self) -> None:
-        """Check what a spout's driver has committed since the last check: what it calls done must be done."""
+        """Check what a spout has committed since the last check: what it calls done must be done."""
         self._check_open_dead_letters()
-        for topic, partition in self.state.look():
+        changed = self.state.look()
+        if self.state.repeated:
+            raise BrokenPromise(self.state.repeated)
+        for topic, partition in changed:
             slot = self.state.slots[topic, partition]
             above = done_above(slot)
             place = f"{topic}/{partition}@{slot.frontier}"

@@ -148,9 +148,15 @@ DEFECTS = (
     ),
     Defect(
         "use the root ids of the last start again",
-        f"{WORKER}/spouts/claim.py",
-        "        run = next_run(before.run)\n        claim = replace(before, epoch=next_epoch(before.epoch), run=run)",
-        "        run = before.run\n        claim = replace(before, epoch=next_epoch(before.epoch), run=run, sequence=0)",
+        f"{WORKER}/spouts/task_commits.py",
+        "before._replace(term=before.term + 1, driver=driver, run=next_run(before.run))",
+        "before._replace(term=before.term + 1, driver=driver, sequence=0)",
+    ),
+    Defect(
+        "commit no message numbers ahead of their use",
+        f"{WORKER}/spouts/task_commits.py",
+        "state = self.state._replace(sequence=end, next_offset=self.next_offset)",
+        "state = self.state._replace(sequence=self.sequences.next, next_offset=self.next_offset)",
     ),
     Defect(
         "send half of what belongs together",
@@ -210,9 +216,9 @@ DEFECTS = (
     ),
     Defect(
         "fence no driver",
-        f"{WORKER}/spouts/driver/state_topic.py",
-        "transactional_id=group, linger_ms=0)",
-        'transactional_id=f"{group}-{world.random_bits(32)}", linger_ms=0)',
+        f"{WORKER}/spouts/state_topic.py",
+        "transactional_id=owner, linger_ms=0",
+        'transactional_id=f"{owner}-{world.random_bits(32)}", linger_ms=0',
     ),
     Defect(
         "plan a batch on a state that holds it",
@@ -234,9 +240,9 @@ DEFECTS = (
     ),
     Defect(
         "take an empty poll for the end of the state",
-        f"{WORKER}/spouts/driver/state_topic.py",
+        f"{WORKER}/spouts/state_topic.py",
         "            if message is None:\n                continue\n",
-        "            if message is None:\n                return states\n",
+        "            if message is None:\n                return\n",
     ),
     Defect(
         "store no attempts",

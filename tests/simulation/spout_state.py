@@ -11,15 +11,19 @@ from acktree.producers.ledger.logged_batch import NUMBER_BITS
 from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.kafka.broker.committed import Committed
 from acktree.testing.kafka.broker.log import Outcome
+from acktree.wire.ids import next_run
 from acktree.wire.state_records import (
     SPOUT_KEY,
     START_KEY,
     OffsetSeal,
     SlotState,
     SpoutState,
+    TaskState,
     decode_slot_key,
     decode_slot_state,
     decode_spout_state,
+    decode_task_state,
+    is_of_task,
     seal_in,
 )
 
@@ -40,6 +44,10 @@ class StateLog:
     topic: str
     spout: SpoutState | None = None
     slots: dict[tuple[str, int], SlotState] = field(default_factory=dict)
+    tasks: dict[bytes, TaskState] = field(default_factory=dict)
+    """What tasks in Python have committed, by key."""
+    repeated: str = ""
+    """Which task has begun with a term, a run or message numbers that another process had."""
     _known: dict[tuple[int, int, int], None] = field(default_factory=dict)
     """Terms, each with the batches that its driver knew of: the last one held, and the one planned."""
     deleted: list[tuple[str, int]] = field(default_factory=list)
@@ -66,6 +74,9 @@ class StateLog:
                 self.spout = decode_spout_state(record.value or b"")
                 self._known[self.spout.term, self.spout.batch, self.spout.planned] = None
                 continue
+            if is_of_task(record.key or b""):
+                self._add_task(record.key or b"", record.value or b"")
+                continue
             key = decode_slot_key(record.key or b"")
             place = key.topic, key.partition
             if record.value is None:
@@ -76,6 +87,19 @@ class StateLog:
                 self.slots[place] = decode_slot_state(record.value)
                 changed[place] = None
         return [place for place in changed if place in self.slots]
+
+    def _add_task(self, key: bytes, value: bytes) -> None:
+        """Add a record of a task in Python: the next term has the next run, and numbers never go back."""
+        if key.startswith(b"start/"):
+            return
+        state, before = decode_task_state(value), self.tasks.get(key)
+        self.tasks[key] = state
+        if before is None:
+            return
+        is_next = state.term == before.term + 1 and state.run == next_run(before.run)
+        is_same = state.term == before.term and state.run == before.run
+        if not (is_same or is_next) or state.sequence < before.sequence:
+            self.repeated = f"{key.decode()} had {before}, and then {state}"
 
     def is_unknown(self, number: int, before: int) -> bool:
         """Return whether drivers between that of a batch and a term did not know of the batch."""

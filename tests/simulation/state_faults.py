@@ -1,4 +1,4 @@
-"""Faults of the state of a Spark spout: topic, offsets of the group, checkpoints, each call of a commit.
+"""Faults of the state of a spout: topic, offsets of the group, checkpoints, each call of a commit.
 
 Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
@@ -25,7 +25,7 @@ COMMIT_CALLS = (
     "consumer.committed",
     "producer.init_transactions",
 )
-"""What a driver calls for one commit, and around it; the first four in this order."""
+"""What a driver, or a task in Python, calls for one commit, and around it; the first four in this order."""
 START_CALLS = (
     "admin.describe_topics",
     "admin.list_offsets",
@@ -39,24 +39,32 @@ START_CALLS = (
 """What a driver calls between its take-over and the end of its start, and what may fail there."""
 MAX_FAILED_STARTS = 30
 """How many starts in a row fail at most, each at the call behind the one before."""
-DRIVER = "spark"
+OWNERS = {"spark": "driver", "spout": "task in Python"}
+"""Who commits a state, by the kind of its role."""
 
 
-def _is_meant(fault: Fault) -> tuple[str, int]:
+def _is_meant(system: System, fault: Fault) -> tuple[str, int]:
     """Return the call that a fault is about, and how many of them go before."""
-    return COMMIT_CALLS[fault.target % len(COMMIT_CALLS)], fault.number % 12
+    calls = [call for call in COMMIT_CALLS if system.is_spark or not call.startswith("spark.")]
+    return calls[fault.target % len(calls)], fault.number % (12 if system.is_spark else 4)
+
+
+def _owner(system: System, caller: Process) -> str:
+    """Return what a process is that commits the state of a spout, "" if it does not."""
+    role = next((role for role in system.roles if role.process is caller), None)
+    return OWNERS.get(role.kind, "") if role is not None else ""
 
 
 @kind("kill the driver in a commit")
 def _kill(system: System, fault: Fault) -> None:
     """Kill it before a call, or when what it has called is done and the answer is under way."""
-    call, count = _is_meant(fault)
+    call, count = _is_meant(system, fault)
 
     def is_its(caller: Process, name: str) -> bool:
-        return caller.name == DRIVER and name == call
+        return name == call and bool(_owner(system, caller))
 
     def strike(caller: Process) -> None:
-        system.checker.count("driver killed in a commit")
+        system.checker.count(f"{_owner(system, caller)} killed in a commit")
         system.kernel.kill(caller)
 
     if fault.seconds * 1000 % 2 < 1 or call.startswith("spark."):
@@ -78,32 +86,33 @@ def _kill(system: System, fault: Fault) -> None:
 @kind("stop the driver in a commit")
 def _stop(system: System, fault: Fault) -> None:
     """It hangs before a call, its successor starts, and then it goes on: a zombie with half a commit."""
-    call, count = _is_meant(fault)
+    call, count = _is_meant(system, fault)
 
     def strike(caller: Process) -> None:
-        role = next(role for role in system.roles if role.kind == "spark")
-        if role.process is caller and not system.stage_temper.is_healed:
-            system.checker.count("driver hung in a commit")
+        role = next((role for role in system.roles if role.process is caller), None)
+        if role is not None and not system.stage_temper.is_healed:
+            system.checker.count(f"{_owner(system, caller)} hung in a commit")
             system.kernel.stop(caller, max(min(fault.seconds, 12.0), 1.0))
             system.start(role)
 
-    at_call(system, lambda caller, name: caller.name == DRIVER and name == call, count, strike)
+    at_call(system, lambda caller, name: name == call and bool(_owner(system, caller)), count, strike)
 
 
 @kind("time out the driver's transaction")
 def _time_out(system: System, fault: Fault) -> None:
     """The broker ends its transaction just before it commits it."""
 
-    def strike(_caller: Process) -> None:
-        entry = system.cluster.transactions.ids.get(system.spout_group)
+    def strike(caller: Process) -> None:
+        kept = system.spout_group if system.is_spark else f"{system.spout_group}.{caller.name[-1]}"
+        entry = system.cluster.transactions.ids.get(kept)
         if entry is not None and entry.transaction is not None and not entry.is_ending:
-            system.checker.count("driver's transaction timed out")
+            system.checker.count(f"transaction of a {_owner(system, caller)} timed out")
             system.cluster.transactions.time_out(entry)
 
     def is_meant(caller: Process, name: str) -> bool:
-        return caller.name == DRIVER and name == "producer.commit_transaction"
+        return name == "producer.commit_transaction" and bool(_owner(system, caller))
 
-    at_call(system, is_meant, fault.number % 12, strike)
+    at_call(system, is_meant, fault.number % (12 if system.is_spark else 4), strike)
 
 
 def _log(system: System) -> PartitionLog | None:
@@ -187,7 +196,7 @@ def _fail_starts(system: System, fault: Fault) -> None:
     def on_call(caller: Process, call: str) -> None:
         nonlocal failed, calls, is_started
         before(caller, call)
-        if caller.name != DRIVER or failed == MAX_FAILED_STARTS:
+        if caller.name != "spark" or failed == MAX_FAILED_STARTS:
             return
         if call == "producer.init_transactions":
             calls, is_started = 0, False

@@ -20,8 +20,8 @@ from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
-from acktree.producers.spouts.driver.state_topic import OutputRecord
 from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.spouts.state_topic import OutputRecord
 from acktree.producers.stages.root_packer import FinishedRoots
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker

@@ -14,7 +14,7 @@ from acktree.core.topology.publish import apply_topology
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.ledger.partitions.blocks import block_firsts
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
-from acktree.producers.spouts.driver.state_topic import SpoutStates
+from acktree.producers.spouts.driver.spout_states import SpoutStates
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_replay_command, encode_result
 from acktree.wire.control_records import BACK_OFF, Cause, Failure, ReplayCommand, Result, Span
@@ -189,7 +189,7 @@ class SpoutTester:
         while consumer.position([place])[0].offset < end:
             assert world.monotonic_s() < deadline
             if (message := consumer.poll(0.2)) is not None and message.error() is None:
-                found.add(message)
+                found.add(message.key() or b"", message.value(), message.timestamp()[1])
         consumer.close()
         return found
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from acktree.core.errors import BrokerRefused
-from acktree.producers.spouts.driver.state_topic import StateTopic
+from acktree.producers.spouts.state_topic import StateTopic
 from acktree.wire.control_records import Cause
 from acktree.wire.state_records import MAX_STATE_BYTES, SlotKey
 from simulated_kafka import Simulation

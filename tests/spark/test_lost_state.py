@@ -6,15 +6,19 @@ import pytest
 
 from acktree.core.errors import MissingTopic
 from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics
-from acktree.producers.spouts.driver.state_topic import UnreadableState, ZombieDriver
+from acktree.producers.spouts.state_topic import UnreadableState, ZombieDriver
 from acktree.wire.avro import FRAME_BYTES, zigzag
 from acktree.wire.state_records import (
     SPOUT_KEY,
     VERSION,
     SlotState,
     SpoutState,
+    TaskState,
     encode_slot_state,
     encode_spout_state,
+    encode_task_state,
+    task_key,
+    task_start_key,
 )
 from spark.spouts import SpoutTester
 
@@ -95,6 +99,15 @@ def test_a_damaged_bitmap_of_a_partition_stops_the_spout_with_its_coordinates(
         UnreadableState, match=rf"{t.name}\.state-in/0/\d+ cannot be read .*bitmap is damaged"
     ):
         t.start()
+
+
+def test_a_spout_that_was_one_in_python_starts_without_a_state(spout: Callable[..., SpoutTester]) -> None:
+    t = spout(records=3)
+    t.driver.close()
+    t.write_state(task_key(0), encode_task_state(TaskState(7, "host/1", 7, 9)))
+    t.write_state(task_start_key(0), b"of no interest")
+    t.start()
+    assert t.spout_state().term < 7
 
 
 def test_a_driver_that_fails_half_way_in_its_start_leaves_the_state_as_it_is(

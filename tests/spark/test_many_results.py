@@ -8,8 +8,9 @@ from confluent_kafka import TopicPartition
 from acktree.core.kafka.clients import make_consumer
 from acktree.producers.ledger.task import ExhaustedRecord
 from acktree.producers.spouts.driver import result_topics
-from acktree.producers.spouts.driver.dead_letters import DeadLetter, DeadLetterReader
+from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.producers.spouts.driver.spout_results import MAX_DEAD_LETTERS
+from acktree.producers.spouts.state_topic import DeadLetter
 from acktree.wire.control_records import NEVER, Cause
 from spark.spouts import DEADLINE_S, SpoutTester
 

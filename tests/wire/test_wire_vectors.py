@@ -177,6 +177,7 @@ STATES: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
     "SpoutState": (state_records.decode_spout_state, state_records.encode_spout_state),
     "SlotState": (state_records.decode_slot_state, state_records.encode_slot_state),
     "StateStart": (state_records.decode_state_start, state_records.encode_state_start),
+    "TaskState": (state_records.decode_task_state, state_records.encode_task_state),
 }
 
 

@@ -151,17 +151,19 @@ def _stage(topology: Topology, name: str) -> Iterator[Right]:
 
 
 def _spout(topology: Topology, name: str) -> Iterator[Right]:
-    """A spout with topics runs in Spark: it also reports gaps to its ledger."""
+    """A spout with topics runs in Spark: it also reports gaps to its ledger. Other spouts have tasks."""
     spout = topology.spouts[name]
     yield from _topic("Read", *spout.topics)
     yield from _topic("Write", *spout.emits, topology.ack_init_topic)
     yield _results(topology, "Read")
+    yield from _topic("Read", topology.state_topic(name))
+    yield from _topic("Write", topology.state_topic(name))
     if spout.topics:
         yield _results(topology, "Write")
-        yield from _topic("Read", topology.state_topic(name))
-        yield from _topic("Write", topology.state_topic(name))
         yield Right("transactional-id", topology.group_of(name), "Write")
         yield from failed_values(topology)
+    else:
+        yield Right("transactional-id", f"{topology.group_of(name)}.", "Write", is_prefix=True)
     yield from _topic("Write", topology.dead_letter_topic)
     yield Right("group", topology.group_of(name), "Read")
 

@@ -4,6 +4,7 @@ Invariant: a value is decoded whole or refused, never skipped, and one that a ne
 says so: the first field of every state record, in all versions, is its version.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from acktree.wire.avro import (
 )
 from acktree.wire.commit_metadata import seal, unseal
 from acktree.wire.errors import MalformedRecord
-from acktree.wire.ids import MAX_RUN
+from acktree.wire.ids import MAX_OFFSET, MAX_RUN
 
 VERSION = 1
 SPOUT_KEY, START_KEY = b"spout", b"start"
@@ -29,11 +30,12 @@ MAX_STATE_BYTES = 8 << 20
 """The largest record of a state topic."""
 
 SPOUT_STATE_FRAME, SLOT_STATE_FRAME = frame_of("SpoutState"), frame_of("SlotState")
-STATE_START_FRAME = frame_of("StateStart")
+STATE_START_FRAME, TASK_STATE_FRAME = frame_of("StateStart"), frame_of("TaskState")
 _NAMES = {
     SPOUT_STATE_FRAME: "SpoutState",
     SLOT_STATE_FRAME: "SlotState",
     STATE_START_FRAME: "StateStart",
+    TASK_STATE_FRAME: "TaskState",
 }
 
 
@@ -114,8 +116,18 @@ class SlotState(NamedTuple):
         return self._replace(emitted_ms=self.emitted_ms and self.emitted_ms + elapsed_ms, attempts=attempts)
 
 
+class TaskState(NamedTuple):
+    """What one task of a spout in Python knows; see TaskState.avsc."""
+
+    term: int
+    driver: str
+    run: int
+    sequence: int
+    next_offset: int = 0
+
+
 class StateStart(NamedTuple):
-    """Begins a driver."""
+    """Begins a driver, or a task of a spout in Python."""
 
     token: int
 
@@ -199,6 +211,12 @@ def _boolean(value: bool) -> bytes:
     return b"\1" if value else b"\0"
 
 
+def encode_task_state(state: TaskState) -> bytes:
+    """Return the framed Avro bytes of a TaskState."""
+    head = _head(TASK_STATE_FRAME) + zigzag(state.term) + string_bytes(state.driver)
+    return head + b"".join(map(zigzag, (state.run, state.sequence, state.next_offset)))
+
+
 def encode_state_start(start: StateStart) -> bytes:
     """Return the framed Avro bytes of a StateStart."""
     return _head(STATE_START_FRAME) + zigzag(start.token)
@@ -270,12 +288,41 @@ def _read_boolean(reader: Reader) -> bool:
     return byte == b"\1"
 
 
+def decode_task_state(data: bytes) -> TaskState:
+    """Return the TaskState in data; raise MalformedRecord for anything else."""
+    reader = _reader(data, TASK_STATE_FRAME)
+    state = TaskState(reader.long(), reader.string(), _run(reader), _offset(reader), _offset(reader))
+    reader.end()
+    if state.term < 1 or state.sequence > MAX_OFFSET + 1:
+        raise MalformedRecord(f"state of term {state.term}, message number {state.sequence}")
+    return state
+
+
 def decode_state_start(data: bytes) -> StateStart:
     """Return the StateStart in data; raise MalformedRecord for anything else."""
     reader = _reader(data, STATE_START_FRAME)
     start = StateStart(reader.long())
     reader.end()
     return start
+
+
+def task_key(task: int) -> bytes:
+    """Return the key of a TaskState; a task is the number of its result topic."""
+    return b"task/%d" % task
+
+
+def task_start_key(task: int) -> bytes:
+    """Return the key of the StateStart of a task of a spout in Python."""
+    return b"start/%d" % task
+
+
+def is_of_task(key: bytes) -> bool:
+    """Return whether a key is one of ``task_key`` or ``task_start_key``.
+
+    >>> is_of_task(task_key(3)), is_of_task(task_start_key(0)), is_of_task(b"task/03")
+    (True, True, False)
+    """
+    return re.fullmatch(rb"(task|start)/(0|[1-9][0-9]*)", key) is not None
 
 
 def decode_slot_key(key: bytes) -> SlotKey:

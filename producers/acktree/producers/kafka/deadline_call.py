@@ -9,7 +9,7 @@ be made this way inside the consumer's callback.
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from confluent_kafka import Consumer
 
@@ -29,33 +29,53 @@ class CallTimedOut(Exception):
     """A call did not return in time. It keeps running in its thread, which alone may use the client now."""
 
 
+class BackgroundCall(Generic[Answer]):
+    """A call in a thread of its own.
+
+    In one thread for all calls of a client the next call would wait behind one that never returns, and
+    whoever gives up a client would have to end its thread.
+    """
+
+    def __init__(self, call: Callable[[], Answer]) -> None:
+        """Begin the call."""
+        self._call = call
+        self._answers: list[Answer] = []
+        self._raised: list[BaseException] = []
+        self._thread = world.start_thread(self._run, "kafka call")
+
+    def _run(self) -> None:
+        try:
+            self._answers.append(self._call())
+        except BaseException as error:
+            self._raised.append(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has returned or raised."""
+        return not self._thread.is_alive()
+
+    def wait(self, may_wait: Callable[[], bool]) -> Answer:
+        """Wait as long as ``may_wait()``, and return the result.
+
+        Raises:
+            CallTimedOut: the call has not returned. Otherwise what the call or ``may_wait`` raises.
+        """
+        self._thread.join(CHECK_INTERVAL_S)
+        while not self.is_over:
+            if not may_wait():
+                raise CallTimedOut
+            self._thread.join(CHECK_INTERVAL_S)
+        if self._raised:
+            raise self._raised[0]
+        return self._answers[0]
+
+
 def call_with_deadline(call: Callable[[], Answer], may_wait: Callable[[], bool]) -> Answer:
     """Call in a separate thread, wait as long as ``may_wait()``, and return the result.
 
-    Each call has a thread of its own: in one of the client's the next call would wait behind one that never
-    returns, and whoever gives up a client would have to end its thread.
-
-    Raises:
-        CallTimedOut: the call has not returned. Otherwise what the call or ``may_wait`` raises.
+    Raises as ``BackgroundCall.wait``.
     """
-    answers: list[Answer] = []
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            answers.append(call())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = world.start_thread(run, "kafka call")
-    thread.join(CHECK_INTERVAL_S)
-    while thread.is_alive():
-        if not may_wait():
-            raise CallTimedOut
-        thread.join(CHECK_INTERVAL_S)
-    if raised:
-        raise raised[0]
-    return answers[0]
+    return BackgroundCall(call).wait(may_wait)
 
 
 def close_consumer(consumer: Consumer) -> None:

@@ -27,8 +27,8 @@ TRANSACTION_TIMEOUT_MS = 10_000
 """For how long a dead worker's open transaction may hold readers back."""
 FENCING_TIMEOUT_S = 10.0
 """How long fencing all previous owners may take."""
-_DELIVERY_SETTINGS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
-"""User settings that a producer that only fences does not need, and that may contradict its own."""
+DELIVERY_SETTINGS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
+"""User settings that a producer of few small records does not need, and that may contradict its own."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -80,7 +80,7 @@ def end_transactions(
 
 def fencing_settings(bootstrap: str, user: Settings, **ours: Any) -> dict[str, Any]:
     """Return the settings of a producer that fences; ``ours`` as for ``producer_settings``."""
-    kept = {name: value for name, value in user.items() if name not in _DELIVERY_SETTINGS}
+    kept = {name: value for name, value in user.items() if name not in DELIVERY_SETTINGS}
     return producer_settings(bootstrap, kept, **ours)
 
 

@@ -1,9 +1,8 @@
 """The loop that runs a spout written in Python: emit while there is room, deliver results.
 
 Invariant: at most ``max_pending`` messages are pending, apart from those of the last ``next_tuple``; the run
-and the message numbers are durable before they are used, so no root id is ever reused; two that claim at once
-may have the same run, but their numbers are apart. Messages that are pending when the process ends get no
-result: the source must emit again whatever was not acked.
+and the message numbers are durable before they are used, so no root id is ever reused. Messages that are
+pending when the process ends get no result: the source must emit again whatever was not acked.
 """
 
 import logging
@@ -33,12 +32,12 @@ from acktree.producers.loading import check_plain, check_written
 from acktree.producers.spout import Failure, Spout, SpoutContext
 from acktree.producers.spouts.message_dead_letters import MessageDeadLetters
 from acktree.producers.spouts.retry_choice import RetryChoice, find_retry
-from acktree.producers.spouts.spout_claim import SpoutClaim
 from acktree.producers.spouts.spout_delivery import SpoutDelivery
 from acktree.producers.spouts.spout_output import SpoutOutput
 from acktree.producers.spouts.spout_results import SpoutResults
 from acktree.producers.spouts.spout_retries import SpoutRetries
 from acktree.producers.spouts.spout_settings import find_spout_name, policy_of, slot_of, warn_of_failures
+from acktree.producers.spouts.task_commits import TaskCommits
 from acktree.wire.control_records import Cause
 
 SPOUT_METHODS = (
@@ -56,8 +55,6 @@ CALLS_PER_TURN = 1_000
 IDLE_WAIT_S = 0.01
 BUSY_WAIT_S = 0.001
 """How long a spout that emitted nothing waits for results while messages are pending; Storm's waits 1 ms."""
-FIRST_CLAIM_INTERVAL_S, CLAIM_INTERVAL_S = 0.5, 10.0
-"""How long from one look at the claim to the next; it doubles, since who claimed at once is found at once."""
 
 log = logging.getLogger("acktree.spout")
 
@@ -77,12 +74,13 @@ class SpoutWorker:
         ready: Callable[[str], None] = lambda _text: None,
         stuck_after_s: float | None = None,
     ) -> None:
-        """Connect and claim a run.
+        """Connect and begin a run.
 
         ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler: there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, GroupInUse, BadHandler: see there.
+            MissingTopic, UnreadableState, ZombieDriver: as ``StateTopic.take_over``.
         """
         check_written(spout, (Spout,), "next_tuple")
         check_plain(spout, SPOUT_METHODS)
@@ -99,17 +97,12 @@ class SpoutWorker:
         self.task = f"{self.name}@{world.process_name()}"
         result_topic = latest.result_topic(number)
         group = latest.group_of(self.name)
-        settings = consumer_settings(bootstrap, group, user)
-        self._consumer = make_consumer(settings)
+        self._consumer = make_consumer(consumer_settings(bootstrap, group, user))
         self.progress = Liveness(stuck_after_of(user) if stuck_after_s is None else stuck_after_s)
         self._stopping, self._is_active, self._obeyed = False, True, SetFlow()
-        self._claiming = SpoutClaim(
-            *(bootstrap, settings, self.name, result_topic, group, self.progress),
-            is_stopping=lambda: self._stopping,
-        )
-        self.claim = self._claiming.claim
+        self.commits = TaskCommits(bootstrap, user, latest, self.name, number, self.progress)
         self.results = SpoutResults(
-            *(self._consumer, result_topic, self.claim, bootstrap, user, group, self.progress)
+            *(self._consumer, result_topic, self.commits, bootstrap, user, group, self.progress)
         )
         topics = [*latest.spouts[self.name].emits, latest.ack_init_topic]
         limits = read_limits(bootstrap, [*topics, latest.dead_letter_topic] if retry else topics, user)
@@ -121,10 +114,10 @@ class SpoutWorker:
             self.name,
             self._history,
             slot_of(latest, self.name, task).slot,
-            self.claim.run,
+            self.commits.state.run,
             self._packer,
             self._output.produce_confirmed,
-            self._claiming.sequences,
+            self.commits.sequences,
         )
         self._limit, self._overtaken = PendingLimit(), 0
         self._watch_breaker = BreakerWatch(self._history, self.name)
@@ -142,8 +135,7 @@ class SpoutWorker:
         )
         self._task_index, self._tasks = task, latest.spouts[self.name].tasks
         self._measured_s = world.monotonic_s()
-        self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
-        self._claim_interval_s = FIRST_CLAIM_INTERVAL_S
+        self._next_flush_s = self._next_report_s = 0.0
 
     def _make_retries(self, group: str, choice: RetryChoice) -> SpoutRetries:
         history, name = self._history, self.name
@@ -179,13 +171,14 @@ class SpoutWorker:
         """Run until stopped, or until nothing is pending of a spout that the topology no longer has.
 
         Raises:
-            Misuse, DeliveryFailed, LostClaim: see there.
+            Misuse, DeliveryFailed, ZombieDriver: see there.
             UnknownComponent: the spout was removed from the topology.
         """
         try:
             latest, where = self._history.latest, (self._task_index, self._tasks)
             self._spout.prepare(SpoutContext(latest, self.name, self.task, *where))
-            self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
+            run = self.commits.state.run
+            self._ready(f"ready spout {self.name} of topology {self._history.name}, run {run}")
             if self._retries is None:
                 warn_of_failures(self._history.latest, self.name, self._spout)
             self._sender.start()
@@ -206,7 +199,7 @@ class SpoutWorker:
                 self._spout.cleanup()
             finally:
                 close_consumer(self._consumer)
-                self._claiming.close()
+                self.commits.close()
                 self._registry.close()
 
     def _turn(self) -> None:
@@ -224,13 +217,10 @@ class SpoutWorker:
             self._ack_done()
             self._follow_times(now_s)
             self._next_flush_s = now_s + self._output.ack_interval_s
-        if now_s >= self._next_claim_s:
-            self._claiming.renew()
-            self._fail_expired(now_s)
-            self._next_claim_s = world.monotonic_s() + self._claim_interval_s
-            self._claim_interval_s = min(2 * self._claim_interval_s, CLAIM_INTERVAL_S)
+        self.commits.follow(now_s)
         if now_s >= self._next_report_s:
             self._report()
+            self._fail_expired(now_s)
             if self._registry.refresh():
                 self.emitter.targets.use_latest()
             self._follow_flow()

@@ -15,7 +15,7 @@ from acktree.core.kafka.settings import Settings
 from acktree.core.kafka.unreadable import find_continuation
 from acktree.core.reports.liveness import Liveness
 from acktree.producers.kafka.inputs import check_error
-from acktree.producers.spouts.claim import Claim
+from acktree.producers.spouts.task_commits import TaskCommits
 from acktree.wire.codec import decode_result
 from acktree.wire.control_records import Result
 from acktree.wire.errors import MalformedRecord
@@ -26,20 +26,20 @@ log = logging.getLogger("acktree.spout")
 
 
 class SpoutResults:
-    """The result topic of one task; how far it was read is in the task's claim."""
+    """The result topic of one task; how far it was read is in the task's state."""
 
     def __init__(
         self,
         consumer: Consumer,
         topic: str,
-        claim: Claim,
+        commits: TaskCommits,
         bootstrap: str,
         user: Settings,
         group: str,
         progress: Liveness,
     ) -> None:
         """Begin at the end of the topic: older results are of earlier runs."""
-        self._consumer, self._topic, self._claim = consumer, topic, claim
+        self._consumer, self._topic, self._commits = consumer, topic, commits
         self._bootstrap, self._progress = bootstrap, progress
         self._find_continuation = partial(find_continuation, bootstrap, user, group, topic, 0)
         self.invalid = 0
@@ -47,10 +47,10 @@ class SpoutResults:
         ask = partial(consumer.get_watermark_offsets, place, timeout=BROKER_TIMEOUT_S)
         with clear_errors(bootstrap):
             _, end = retry_until_ready(ask, wait_if_away=True)
-        self._assign(max(end, claim.next_offset))
+        self._assign(max(end, commits.next_offset))
 
     def _assign(self, next_offset: int) -> None:
-        self._claim.next_offset = next_offset
+        self._commits.next_offset = next_offset
         self._consumer.assign([TopicPartition(self._topic, 0, next_offset)])
 
     def read(self, wait_s: float) -> Iterator[Result]:
@@ -62,7 +62,7 @@ class SpoutResults:
             if error is not None:
                 check_error(error, self._bootstrap)
                 continue
-            self._claim.next_offset = (record.offset() or 0) + 1
+            self._commits.next_offset = (record.offset() or 0) + 1
             try:
                 result = decode_result(record.value() or b"")
             except MalformedRecord as malformed:
@@ -74,7 +74,7 @@ class SpoutResults:
     def _continue_reading(self) -> None:
         """Continue behind results that are lost or damaged."""
         with self._progress.waiting():
-            find = partial(self._find_continuation, self._claim.next_offset)
+            find = partial(self._find_continuation, self._commits.next_offset)
             there = retry_until_ready(find, wait_if_away=True)
         self.invalid += len(there.damaged)
         if text := there.describe(self._topic, 0):

@@ -27,7 +27,7 @@ from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
-from acktree.producers.spouts.driver.state_topic import OutputRecord
+from acktree.producers.spouts.state_topic import OutputRecord
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
 from acktree.producers.stages.source_reader import SourceReader

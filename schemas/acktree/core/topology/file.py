@@ -209,12 +209,12 @@ class Topology(_Table):
         return f"{self.name}.spout-{spout_task}"
 
     def state_topic(self, spout: str) -> str:
-        """Return the topic that holds the state of a spout in Spark."""
+        """Return the topic that holds the state of a spout."""
         return f"{self.name}.state-{spout}"
 
     def state_topics(self) -> tuple[str, ...]:
-        """Return the state topics of all spouts in Spark, in file order."""
-        return tuple(self.state_topic(name) for name, spout in self.spouts.items() if spout.topics)
+        """Return the state topics of all spouts, in file order."""
+        return tuple(map(self.state_topic, self.spouts))
 
     def group_of(self, component: str) -> str:
         """Return the consumer group of a spout or bolt."""

@@ -5,38 +5,17 @@ written. The transaction that writes it commits that its record is done.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Message
 
 from acktree.core import world
-from acktree.core.errors import BrokerRefused
 from acktree.producers.ledger.task import ExhaustedRecord
 from acktree.producers.spouts.driver.failed_values import FailedValues
 from acktree.producers.spouts.driver.one_record import by_partition, read_records
+from acktree.producers.spouts.state_topic import DeadLetter, Letter
 from acktree.wire.dead_letter import HEADERS_NOTE, DeadLetterFields, FailedValue, Headers, dead_letter_headers
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import read_headers
-
-Letter = tuple[bytes | str | None, bytes | str | None, Headers]
-"""Key, value and headers of a dead letter."""
-
-
-@dataclass(slots=True)
-class DeadLetter:
-    """A dead letter for a topic; ``forms`` are the whole one first, then shorter ones."""
-
-    topic: str
-    forms: list[Letter]
-
-    def shorten(self) -> None:
-        """Go on to the next form: the topic takes none of this size. Raises BrokerRefused: there is none."""
-        if len(self.forms) == 1:
-            raise BrokerRefused(
-                f"topic {self.topic} takes no dead letter, even without its record: "
-                "raise the max.message.bytes of this topic"
-            )
-        del self.forms[0]
 
 
 class DeadLetterReader:

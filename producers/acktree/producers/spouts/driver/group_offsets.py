@@ -14,8 +14,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicParti
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, metadata_of
 from acktree.core.kafka.errors import clear_errors
 from acktree.producers.ledger.task import SourceSlot
-from acktree.producers.spouts.driver.state_topic import ZombieDriver
 from acktree.producers.spouts.outside_commit import commit_offsets
+from acktree.producers.spouts.state_topic import ZombieDriver
 from acktree.wire.state_records import OffsetSeal, seal_in
 
 MOST_TOGETHER = 500

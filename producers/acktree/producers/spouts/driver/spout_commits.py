@@ -21,11 +21,11 @@ from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.slot_states import raised, renew_if_too_old, state_of
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
-from acktree.producers.spouts.driver.dead_letters import DeadLetter
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset, GroupOffsets
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.driver.state_topic import OutputRecord, SpoutStates, StateTopic
+from acktree.producers.spouts.driver.spout_states import SpoutStates
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
+from acktree.producers.spouts.state_topic import DeadLetter, OutputRecord, StateTopic
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import MAX_RUN, next_run
 from acktree.wire.state_records import (
@@ -96,7 +96,7 @@ class SpoutCommits:
         self._group = published.group_of(options.spout)
         self._offsets = GroupOffsets(consumer, self._group, options.bootstrap)
         topic = published.state_topic(options.spout)
-        self._topic = StateTopic(admin, options.bootstrap, options.kafka, self._group, topic)
+        self._topic = StateTopic(admin, options.bootstrap, options.kafka, self._group, topic, self._group)
         self._read = SpoutStates()
         """What was read at the start of slots that are not read."""
         self._stored: dict[bytes, bytes] = {}
@@ -130,7 +130,7 @@ class SpoutCommits:
 
         Their results are read until drained. Raises what ``StateTopic.take_over`` raises.
         """
-        self._read = self._topic.take_over()
+        self._read = self._topic.take_over(SpoutStates()).at_start()
         for task, next_offset, applied in self._read.spout.tasks if self._read.spout else ():
             self.positions[task] = ResultPosition(next_offset, applied=set(applied))
         self._stored = dict.fromkeys((key.encode() for key in self._read.slots), b"")

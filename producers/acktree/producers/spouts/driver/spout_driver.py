@@ -44,8 +44,8 @@ from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
-from acktree.producers.spouts.driver.state_topic import OutputRecord, ZombieDriver
 from acktree.producers.spouts.outside_commit import GroupInUse
+from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver
 from acktree.wire.control_records import Absent, Failure
 
 COMMIT_INTERVAL_S = 0.5

@@ -1,13 +1,14 @@
-"""The state topic of a spout: written in transactions by one driver, and read whole by the next one.
+"""The state topic of a spout: written in transactions by its owner, and read whole by the next one.
 
-Invariant: only the driver that started last can commit. A start has read everything when it reads its own
+The owner is the driver of a spout in Spark, or one task of a spout in Python: who holds a transactional id.
+Invariant: only the owner that started last can commit. A start has read everything when it reads its own
 record, never because nothing more comes; what it cannot read stops it, with coordinates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -24,23 +25,9 @@ from acktree.core.kafka.clients import (
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
 from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
 from acktree.producers.kafka.output import PARTITION_UA
-from acktree.producers.ledger.slot_states import offsets_of
-from acktree.producers.spouts.driver.dead_letters import DeadLetter
+from acktree.wire.dead_letter import Headers
 from acktree.wire.errors import AcktreeError, MalformedRecord
-from acktree.wire.state_records import (
-    MAX_STATE_BYTES,
-    SPOUT_KEY,
-    START_KEY,
-    SlotKey,
-    SlotState,
-    SpoutState,
-    StateStart,
-    decode_slot_key,
-    decode_slot_state,
-    decode_spout_state,
-    decode_state_start,
-    encode_state_start,
-)
+from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, encode_state_start
 
 FULL_QUEUE_WAIT_S = 0.1
 COMMIT_TIMEOUT_S = 60.0
@@ -59,102 +46,106 @@ class OutputRecord(NamedTuple):
 
 
 class ZombieDriver(AcktreeError):
-    """A newer driver has taken over this spout; this one must stop."""
+    """A newer process has taken over this spout, or this task of it; this one must stop."""
 
 
 class UnreadableState(AcktreeError):
     """A record of a state topic is damaged, not ours, or of a newer version; nothing is skipped."""
 
 
+Letter = tuple[bytes | str | None, bytes | str | None, Headers]
+"""Key, value and headers of a dead letter."""
+
+
 @dataclass(slots=True)
-class SpoutStates:
-    """All that a state topic holds; ``spout`` is None before the first commit of a driver."""
+class DeadLetter:
+    """A dead letter for a topic; ``forms`` are the whole one first, then shorter ones."""
 
-    spout: SpoutState | None = None
-    slots: dict[SlotKey, SlotState] = field(default_factory=dict)
-    token: int | None = None
+    topic: str
+    forms: list[Letter]
+
+    def shorten(self) -> None:
+        """Go on to the next form: the topic takes none of this size. Raises BrokerRefused: there is none."""
+        if len(self.forms) == 1:
+            raise BrokerRefused(
+                f"topic {self.topic} takes no dead letter, even without its record: "
+                "raise the max.message.bytes of this topic"
+            )
+        del self.forms[0]
+
+
+class States(Protocol):
+    """What a start reads from a state topic."""
+
+    token: int | None
     """That of the start that was read last."""
-    now_ms: int = 0
-    """When that was appended."""
-    times_ms: dict[SlotKey, int] = field(default_factory=dict)
-    """When each of the slots was appended."""
 
-    def add(self, message: Message) -> None:
-        """Add a record in the order of the topic. Raises UnreadableState."""
-        key, value = message.key() or b"", message.value()
-        try:
-            if key == START_KEY:
-                self.token, self.now_ms = decode_state_start(value or b"").token, message.timestamp()[1]
-            elif key == SPOUT_KEY:
-                self.spout = decode_spout_state(value or b"")
-            else:
-                self._add(decode_slot_key(key), value, message.timestamp()[1])
-        except MalformedRecord as error:
-            raise UnreadableState(
-                f"{message.topic()}/{message.partition()}/{message.offset()} cannot be read as the state of "
-                f"a spout, and none of it may be skipped: {error}"
-            ) from error
+    def add(self, key: bytes, value: bytes | None, time_ms: int) -> None:
+        """Add a record in the order of the topic; ``time_ms`` is its append time. Raises MalformedRecord."""
+        ...
 
-    def _add(self, slot: SlotKey, value: bytes | None, time_ms: int) -> None:
-        if value is None:
-            self.slots.pop(slot, None)
-            return
-        self.slots[slot], self.times_ms[slot] = decode_slot_state(value), time_ms
-        for offsets in self.slots[slot].sets:
-            offsets_of(offsets)
 
-    def at_start(self) -> "SpoutStates":
-        """Return the states as they are at the time of the start that was read last."""
-        slots = {
-            key: state.aged(max(0, self.now_ms - self.times_ms[key])) for key, state in self.slots.items()
-        }
-        return replace(self, slots=slots)
+AnyStates = TypeVar("AnyStates", bound=States)
 
 
 class StateTopic:
     """Reads the topic once, at the start, and writes it from there on."""
 
-    def __init__(self, admin: AdminClient, bootstrap: str, user: Settings, group: str, topic: str) -> None:
-        """Connect to nothing yet; ``group`` is the spout's, and the transactional id of its driver."""
+    def __init__(
+        self,
+        admin: AdminClient,
+        bootstrap: str,
+        user: Settings,
+        group: str,
+        topic: str,
+        owner: str,
+        *,
+        start_key: bytes = START_KEY,
+        **ours: Any,
+    ) -> None:
+        """Connect to nothing yet; ``owner`` is the transactional id, ``ours`` are settings of the producer.
+
+        ``group`` is the spout's, and ``start_key`` that of the owner's record which begins it.
+        """
         self._admin, self._bootstrap, self._user = admin, bootstrap, user
-        self._group, self.topic = group, topic
+        self._group, self.topic, self._owner, self._start_key = group, topic, owner, start_key
         self._fenced: ZombieDriver | None = None
         settings = {**user, **ANY_SIZE}
-        self._settings = producer_settings(bootstrap, settings, transactional_id=group, linger_ms=0)
+        self._settings = producer_settings(bootstrap, settings, transactional_id=owner, linger_ms=0, **ours)
 
-    def take_over(self) -> SpoutStates:
-        """Fence the driver before, and return all that it, or any other one, has committed.
+    def take_over(self, states: AnyStates) -> AnyStates:
+        """Fence the owner before, and return the states with all that it, or any other one, has committed.
 
         Raises:
             MissingTopic: the topic does not exist. UnreadableState: see there.
-            ZombieDriver: a newer driver has started meanwhile.
+            ZombieDriver: a newer owner has started meanwhile.
             BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
         """
         if self.topic not in self._names():
             text = (
                 f"topic {self.topic!r}, which holds the state of the spout, does not exist; make it with: "
-                "acktree topology apply FILE. If it was deleted, what was in flight is emitted again then"
+                "acktree topology apply FILE. If it was deleted, what was in flight may be emitted again"
             )
             refuse_missing(self._admin, self._bootstrap, self.topic, text)
         self._producer = make_producer(self._settings)
-        with clear_errors(self._bootstrap, f"transactional id {self._group}"):
+        with clear_errors(self._bootstrap, f"transactional id {self._owner}"):
             retry_until_ready(lambda: self._producer.init_transactions(BROKER_TIMEOUT_S), wait_if_away=True)
         token = world.random_bits(63)
-        self.commit({START_KEY: encode_state_start(StateStart(token))})
+        self.commit({self._start_key: encode_state_start(StateStart(token))})
         settings = consumer_settings(self._bootstrap, self._group, self._user, enable_partition_eof=True)
         consumer = make_consumer({**settings, "auto.offset.reset": "earliest"})
         try:
-            return self._read(consumer, token).at_start()
+            self._read(consumer, states, token)
         finally:
             consumer.close()
+        return states
 
     def _names(self) -> Mapping[str, object]:
         with clear_errors(self._bootstrap):
             names: Mapping[str, object] = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
             return names
 
-    def _read(self, consumer: Consumer, token: int) -> SpoutStates:
-        states = SpoutStates()
+    def _read(self, consumer: Consumer, states: States, token: int) -> None:
         consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
         while states.token != token:
@@ -164,31 +155,41 @@ class StateTopic:
             if message is None:
                 continue
             if (error := message.error()) is None:
-                states.add(message)
+                self._add(states, message)
                 until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
             elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
                 raise as_clear_error(error, self._bootstrap, f"topic {self.topic}")
-        return states
+
+    def _add(self, states: States, message: Message) -> None:
+        try:
+            states.add(message.key() or b"", message.value(), message.timestamp()[1])
+        except MalformedRecord as error:
+            raise UnreadableState(
+                f"{message.topic()}/{message.partition()}/{message.offset()} cannot be read as the state of "
+                f"a spout, and none of it may be skipped: {error}"
+            ) from error
 
     def commit(
         self,
         records: Mapping[bytes, bytes | None],
         letters: Sequence[DeadLetter] = (),
         output: Sequence[OutputRecord] = (),
+        *,
+        timeout_s: float = COMMIT_TIMEOUT_S,
     ) -> None:
         """Write states, dead letters and output in one transaction; what is not confirmed is repeated.
 
         A state of None is a tombstone. A letter that is too large for its topic is shortened.
 
         Raises:
-            ZombieDriver: a newer driver has started, or the broker has ended the transaction of this one.
+            ZombieDriver: a newer owner has started, or the broker has ended the transaction of this one.
             BrokerUnreachable: no answer; nothing is known of what was written but at the next start.
             BrokerRefused: the topic does not take a record, and what to set is in the text; else see there.
             NotAuthorized: see there.
         """
         if self._fenced is not None:
             raise self._fenced  # the driver commits once more when it is closed
-        until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
+        until_s = world.monotonic_s() + timeout_s
         try:
             while not self._is_committed(records, letters, output, until_s):
                 pass
@@ -311,8 +312,8 @@ class StateTopic:
     def _check(self, error: KafkaError, cause: KafkaException) -> None:
         if is_producer_lost(error):
             raise ZombieDriver(
-                f"a newer driver has taken over group {self._group}, or the broker has ended a transaction "
-                "of this one that took too long; only one driver may run per spout, this one stops"
+                f"a newer process has taken over transactional id {self._owner}, or the broker has ended a "
+                "transaction of this one that took too long; only one may hold it, this one stops"
             ) from cause
 
 
