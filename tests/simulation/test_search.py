@@ -57,7 +57,11 @@ def test_no_promise_is_broken_and_rare_schedules_happen():
 
 def test_what_a_worker_does_after_a_truncation_is_committed_with_its_inputs():
     """An exactly-once worker that had continued in one partition knew no position in the others."""
-    outcome = run_seed(1027)
+    plan = [
+        Fault("truncate a tuple topic", 60, 0.288, 484, 11.345, "consumer.subscribe"),
+        Fault("truncate a tuple topic", 648, 5.185, 295, 9.835, "producer.commit_transaction"),
+    ]
+    outcome = run_seed(1027, plan)
     assert outcome.counters["tuples truncated"]
     assert outcome.error is None, outcome.error
 
