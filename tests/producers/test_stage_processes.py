@@ -223,5 +223,5 @@ def test_what_spark_has_planned_last_and_not_written_is_emitted_by_a_stage(teste
     tester.start_others()
     tester.start(tester.stage())
     tester.await_commits(20)
-    assert sorted(tester.read("words")) == sorted(f"w{number}".encode() for number in range(20))
     driver.close()
+    assert sorted(tester.read("words")) == sorted(f"w{number}".encode() for number in range(20))

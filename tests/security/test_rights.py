@@ -253,11 +253,14 @@ def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
     ends = driver.topics.log_ends()
     driver.open(None)
     deadline_s = time.monotonic() + WAIT_S
+    logged = driver.position()
     while not driver.all_done(ends):
         assert time.monotonic() < deadline_s, "the lines were not done in time"
+        driver.written(logged)
         driver.service(0.1)
         if (batch := driver.next_batch(ends, None)) is None:
             continue
+        logged = batch
         rows = [rows for task in read_tasks(options, published, batch) for rows in read_offsets(task)]
         rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
         plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")

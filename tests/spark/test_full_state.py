@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from acktree.core.errors import BrokerRefused
+from acktree.producers.spouts.driver.spout_states import SpoutStates
 from acktree.producers.spouts.state_topic import StateTopic
 from acktree.wire.control_records import Cause
 from acktree.wire.state_records import MAX_STATE_BYTES, SlotKey
@@ -18,7 +19,7 @@ PARTITIONS = 20
 
 
 def state_topic(t: SpoutTester) -> StateTopic:
-    return StateTopic(t.admin, t.bootstrap, {}, f"{t.name}.in", f"{t.name}.state-in")
+    return StateTopic(t.admin, t.bootstrap, {}, f"{t.name}.in", f"{t.name}.state-in", f"{t.name}.in")
 
 
 @pytest.mark.real
@@ -28,7 +29,7 @@ def test_a_state_topic_takes_a_state_of_its_limit_and_of_a_larger_one_it_says_wh
     t = spout(records=0)
     t.driver.close()
     topic, key = state_topic(t), SlotKey("lines", 7, "an-id")
-    topic.take_over()
+    topic.take_over(SpoutStates())
     topic.commit({b"lines/3/an-id": b"before", key.encode(): bytes(MAX_STATE_BYTES - 1_000)})
     wanted = r"lines/7: 8,388,621 bytes.*max\.message\.bytes=16777242,segment\.bytes=33554484"
     with pytest.raises(BrokerRefused, match=wanted):
@@ -84,9 +85,14 @@ def test_what_the_broker_refuses_while_the_queue_is_full_is_named(spout: Callabl
     t = spout(records=0)
     t.driver.close()
     topic = StateTopic(
-        t.admin, t.bootstrap, {"queue.buffering.max.messages": "3"}, f"{t.name}.in", f"{t.name}.state-in"
+        t.admin,
+        t.bootstrap,
+        {"queue.buffering.max.messages": "3"},
+        f"{t.name}.in",
+        f"{t.name}.state-in",
+        f"{t.name}.in",
     )
-    topic.take_over()
+    topic.take_over(SpoutStates())
     large, small = SlotKey("lines", 0, "an-id"), [SlotKey("lines", n, "an-id") for n in range(1, PARTITIONS)]
     records = {large.encode(): bytes(MAX_STATE_BYTES), **{key.encode(): b"small" for key in small}}
     with pytest.raises(BrokerRefused, match=r"lines/0.*max\.message\.bytes"):

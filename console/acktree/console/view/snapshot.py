@@ -1,13 +1,14 @@
 """One snapshot of a topology: offsets and groups, read in one pass, for a Status.
 
 Invariant: the ends of the logs are read before the commits, so records written meanwhile make no lag. No
-record is read: what is pending is what processes report.
+record is read, but dead letters to count them: what is pending is what processes report.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from acktree.console.view.cluster import Cluster, CommittedOffset, GroupStatus, Offsets, Place
+from acktree.console.view.dead_letter_count import DeadLetterCount
 from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
 from acktree.core import world
@@ -30,6 +31,8 @@ class Snapshot:
     bolt_commits: Mapping[str, Mapping[Place, CommittedOffset]]
     notes: list[str] = field(default_factory=list)
     flows: Mapping[str, Flow] = field(default_factory=dict)
+    dead_letters: int = 0
+    """At most so many; see ``DeadLetterCount``."""
 
 
 def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]:
@@ -50,8 +53,8 @@ def read_with_reports(cluster: Cluster) -> tuple[Snapshot, Reports]:
     return read_snapshot(cluster), reports
 
 
-def read_snapshot(cluster: Cluster) -> Snapshot:
-    """Read the offsets and groups of a topology.
+def read_snapshot(cluster: Cluster, dead_letters: DeadLetterCount | None = None) -> Snapshot:
+    """Read the offsets and groups of a topology; ``dead_letters`` keeps what it has counted.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
@@ -80,6 +83,7 @@ def read_snapshot(cluster: Cluster) -> Snapshot:
     ]
     cut_lag = sum(max(0, lag) for lag in lags)
     snapshot = Snapshot(topology, world.wall_ms(), starts, ends, groups, commits, slots, cut_lag, bolts)
+    snapshot.dead_letters = (dead_letters or DeadLetterCount()).count(cluster, starts, ends)
     snapshot.flows = {spout: cluster.history.flow(spout).flow for spout in topology.spouts}
     for spout in topology.spouts:
         if (block := cluster.history.largest_block(spout)) > 1:

@@ -325,10 +325,6 @@ def _acker_lag(snapshot: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
 
 
 def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
-    topic = snapshot.topology.dead_letter_topic
-    dead_letters = sum(
-        end - snapshot.starts.get(place, 0) for place, end in snapshot.ends.items() if place[0] == topic
-    )
     ages = [spout.oldest_pending_s for spout in spouts if spout.oldest_pending_s is not None]
     return Totals(
         emitted_per_s=_sum_known(spout.emitted_per_s for spout in spouts),
@@ -338,7 +334,7 @@ def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
         replayed=sum(spout.replayed for spout in spouts),
         pending=_sum_of_all(spout.pending for spout in spouts),
         oldest_pending_s=max(ages, default=None),
-        dead_letters=dead_letters,
+        dead_letters=snapshot.dead_letters,
     )
 
 
