@@ -118,7 +118,7 @@ def test_a_record_that_raises_fails_alone_and_becomes_a_dead_letter(error: Excep
         for value in ("good", "bad", "fine"):
             t.send("lines", value, partition=0)
         t.run_until_done()
-        assert t.values("words") == ["good", "fine"]
+        assert sorted(t.values("words")) == ["fine", "good"]
         (letter,) = t.dead_letters()
         assert letter.source_offset == 1
         assert letter.attempts == (1 if isinstance(error, Reject) else 3)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
@@ -30,6 +30,8 @@ from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, encode_state_start
 
 FULL_QUEUE_WAIT_S = 0.1
+FETCH_WAIT_MS = 20
+"""A start reads up to its own record, and a fetch before that is committed waits for so long."""
 COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
 
@@ -132,7 +134,13 @@ class StateTopic:
             retry_until_ready(lambda: self._producer.init_transactions(BROKER_TIMEOUT_S), wait_if_away=True)
         token = world.random_bits(63)
         self.commit({self._start_key: encode_state_start(StateStart(token))})
-        settings = consumer_settings(self._bootstrap, self._group, self._user, enable_partition_eof=True)
+        settings = consumer_settings(
+            self._bootstrap,
+            self._group,
+            self._user,
+            enable_partition_eof=True,
+            fetch_wait_max_ms=FETCH_WAIT_MS,
+        )
         consumer = make_consumer({**settings, "auto.offset.reset": "earliest"})
         try:
             self._read(consumer, states, token)
@@ -146,7 +154,13 @@ class StateTopic:
             return names
 
     def _read(self, consumer: Consumer, states: States, token: int) -> None:
-        consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
+        place = TopicPartition(self.topic, 0)
+        with clear_errors(self._bootstrap, f"topic {self.topic}"):
+            # By its number: librdkafka takes half a second to find the beginning by itself.
+            place.offset, _ = retry_until_ready(
+                lambda: consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+            )
+        consumer.assign([place])
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
         while states.token != token:
             if world.monotonic_s() > until_s:
