@@ -189,6 +189,12 @@ class TaskLedger:
         self._pending_s += dropped.pending_s
         del self.sources[slot]
 
+    def put_back(self, record: ExhaustedRecord, now_s: float) -> None:
+        """Make a record due again that was given up, before its dead letter is written: the breaker is open."""
+        if (ledger := self.slots.get(record.source.slot)) is not None:
+            generation = origin_of(record.root).generation
+            ledger.retries.put_back(generation, record.offset, now_s, ledger.policy)
+
     def finish_record(self, record: ExhaustedRecord, counted: str = "dead_lettered") -> None:
         """Mark a record as done that is given up, or which is gone; count it as ``counted``."""
         finished = self.slots[record.source.slot].finish(record.offset, record.offset + 1)

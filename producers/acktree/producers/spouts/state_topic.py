@@ -111,7 +111,7 @@ class StateTopic:
         """
         self._admin, self._bootstrap, self._user = admin, bootstrap, user
         self._group, self.topic, self._owner, self._start_key = group, topic, owner, start_key
-        self._fenced: ZombieDriver | None = None
+        self._fenced = ""
         settings = {**user, **ANY_SIZE}
         self._settings = producer_settings(bootstrap, settings, transactional_id=owner, linger_ms=0, **ours)
 
@@ -201,14 +201,14 @@ class StateTopic:
             BrokerRefused: the topic does not take a record, and what to set is in the text; else see there.
             NotAuthorized: see there.
         """
-        if self._fenced is not None:
-            raise self._fenced  # the driver commits once more when it is closed
+        if self._fenced:
+            raise ZombieDriver(self._fenced)  # the driver commits once more when it is closed
         until_s = world.monotonic_s() + timeout_s
         try:
             while not self._is_committed(records, letters, output, until_s):
                 pass
         except ZombieDriver as error:
-            self._fenced = error
+            self._fenced = str(error)
             raise
 
     def _is_committed(

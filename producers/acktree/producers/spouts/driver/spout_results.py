@@ -120,6 +120,10 @@ class SpoutResults:
 
     def _write_dead_letters(self) -> None:
         """Write the dead letters, finish their records, and let result positions pass what was applied."""
+        if any(task.breaker.is_open for task in self._tasks.values()):
+            for task, record in self._exhausted:  # a later result has opened it
+                task.put_back(record, self._monotonic())
+            self._exhausted.clear()
         while some := self._exhausted[:MAX_DEAD_LETTERS]:
             self._write(some)
             del self._exhausted[: len(some)]
