@@ -190,7 +190,7 @@ class TaskLedger:
         del self.sources[slot]
 
     def put_back(self, record: ExhaustedRecord, now_s: float) -> None:
-        """Make a record due again that was given up, before its dead letter is written: the breaker is open."""
+        """Make a record due again that was given up, and has no dead letter: the breaker is open."""
         if (ledger := self.slots.get(record.source.slot)) is not None:
             generation = origin_of(record.root).generation
             ledger.retries.put_back(generation, record.offset, now_s, ledger.policy)
