@@ -136,7 +136,7 @@ def test_a_function_is_loaded_by_its_name(tmp_path, monkeypatch):
 
 
 def test_topics_that_are_not_those_of_the_topology_are_refused():
-    with pytest.raises(BadHandler, match="one emits counts, but bolt one of the topology emits others"):
+    with pytest.raises(BadHandler, match="one emits counts, but one of the topology emits others"):
         BoltDouble(one, emits=["others"])
 
 

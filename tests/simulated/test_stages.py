@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from acktree.core import world
 from acktree.core.topology.file import parse_topology
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
 from acktree.testing import TopologyTester
@@ -181,13 +180,12 @@ def test_a_replay_command_emits_its_records_again() -> None:
         t.run_until_done()
 
 
-def test_a_second_process_takes_over_and_the_first_one_writes_nothing_more() -> None:
+def test_a_stage_that_stood_still_goes_on() -> None:
     with running(split) as t:
         for number in range(10):
             t.send("lines", str(number))
         t.run_until_done()
         t.pause("split", 30)
-        assert world is not None
         t.send("lines", "later")
         t.run_until_done()
         assert len(t.values("words")) == 11
