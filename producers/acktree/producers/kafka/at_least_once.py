@@ -77,6 +77,11 @@ class AtLeastOnce(BufferedProducer):
         if self._group:
             end_transactions(self._bootstrap, self._user, self._group, places, self._may_wait)
 
+    def renew_stop(self) -> None:
+        """Count STOP_TIMEOUT_S from now on, if a stop has begun."""
+        super().renew_stop()
+        self._control.renew_stop()
+
     def _wait_for_room(self) -> None:
         self._on_queue_full()
         super()._wait_for_room()

@@ -147,6 +147,12 @@ class ExactlyOnce(BufferedProducer):
         if self._nontransactional is not None:
             self._nontransactional.begin_stop()
 
+    def renew_stop(self) -> None:
+        """Count STOP_TIMEOUT_S from now on, if a stop has begun."""
+        super().renew_stop()
+        if self._nontransactional is not None:
+            self._nontransactional.renew_stop()
+
     def serve(self) -> None:
         """Serve delivery reports. Raises DeliveryFailed."""
         super().serve()

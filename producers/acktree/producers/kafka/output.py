@@ -74,6 +74,10 @@ class Output(Protocol):
         """From now on, wait no longer than STOP_TIMEOUT_S; may be called from a signal handler."""
         ...
 
+    def renew_stop(self) -> None:
+        """Count that time from now on: the bolt has used the time that it has of a stop."""
+        ...
+
     def flush_and_commit(
         self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
     ) -> bool:
@@ -262,6 +266,11 @@ class BufferedProducer:
     def begin_stop(self) -> None:
         """From now on, wait no longer than STOP_TIMEOUT_S; may be called from a signal handler."""
         self._deadline_s = min(self._deadline_s, world.monotonic_s() + STOP_TIMEOUT_S)
+
+    def renew_stop(self) -> None:
+        """Count STOP_TIMEOUT_S from now on, if a stop has begun."""
+        if self._deadline_s < math.inf:
+            self._deadline_s = world.monotonic_s() + STOP_TIMEOUT_S
 
     def _check(self) -> None:
         self.delivery_error.check()

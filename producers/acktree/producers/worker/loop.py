@@ -197,6 +197,7 @@ class Worker:
             while not self._stopping:
                 self._turn()
             self._execution.finish(self._inputs.in_hand())
+            self.output.renew_stop()
         except ExecuteHangs:
             self._hangs = True
             raise

@@ -62,9 +62,7 @@ def configure(collector: Collector, bolt: AnyBolt, table: BoltTable, name: str, 
         mine = getattr(type(bolt), what)  # of the class: an instance may have an attribute of that name
         if mine and set(mine) != set(theirs):
             own, given = ", ".join(mine), ", ".join(theirs) or "nothing"
-            raise BadHandler(
-                f"{type(bolt).__name__} {what} {own}, but {name} of the topology {what} {given}"
-            )
+            raise BadHandler(f"{type(bolt).__name__} {what} {own}, but {name} of the topology {what} {given}")
     reads = find_serdes(bolt.reads_as, f"{type(bolt).__name__}.reads_as", table.reads)
     emits = find_serdes(bolt.emits_as, f"{type(bolt).__name__}.emits_as", table.emits)
     if reads or emits:
