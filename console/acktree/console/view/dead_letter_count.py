@@ -4,10 +4,12 @@ Invariant: the ends of transactions take offsets, too, so few offsets are counte
 is at most so many.
 """
 
-from typing import cast
+from confluent_kafka import Message
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Offsets, Place
 from acktree.wire.dead_letter import CLOSES, ORIGIN, SPOUT
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import read_headers
 
 MAX_READ = 1_000
 """From more offsets on nobody reads all of them to count."""
@@ -31,9 +33,16 @@ class DeadLetterCount:
         counts = dict.fromkeys(changed, 0)
         for batch in cluster.scan(changed):
             for record in batch:
-                headers = cast(list[tuple[str, bytes | None]], record.headers() or [])
-                names = {name for name, _ in headers}
                 place = record.topic() or "", record.partition() or 0
-                counts[place] += bool(names & {ORIGIN, SPOUT}) or CLOSES not in names
+                counts[place] += not _closes(record)
         self._known |= {place: (span, counts[place]) for place, span in changed.items()}
         return sum(self._known[place][1] for place in spans)
+
+
+def _closes(record: Message) -> bool:
+    """Return whether a record closes a dead letter; one whose headers cannot be read is a dead letter."""
+    try:
+        names = {name for name, _ in read_headers(record)}
+    except MalformedRecord:
+        return False
+    return CLOSES in names and not names & {ORIGIN, SPOUT}
