@@ -197,6 +197,7 @@ def test_a_line_that_raises_becomes_a_dead_letter_and_no_other_line_waits(tester
     assert tester.read("dead-letter") == [b"poison"]
 
 
+@pytest.mark.abandons_clients
 @pytest.mark.promise("a stage in Python … a second process of it starts")
 def test_a_second_process_fences_the_first_one_which_stops(tester: StageOnABroker) -> None:
     tester.start_others()
@@ -211,6 +212,7 @@ def test_a_second_process_fences_the_first_one_which_stops(tester: StageOnABroke
     assert sorted(tester.read("words")) == [b"a", b"b"]
 
 
+@pytest.mark.abandons_clients
 @pytest.mark.promise("a stage in Python … takes over from Spark")
 def test_what_spark_has_planned_last_and_not_written_is_emitted_by_a_stage(tester: StageOnABroker) -> None:
     tester.send([f"w{number}" for number in range(20)])
