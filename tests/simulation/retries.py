@@ -55,6 +55,8 @@ class Retries:
     """The number of that batch."""
     _records: dict[int, set[Place]] = field(default_factory=lambda: defaultdict(set))
     """The records of each root that a driver has planned: several in a block."""
+    _emitted_twice: set[Place] = field(default_factory=set)
+    """Records of a last batch that a driver did not know, and so emitted once more."""
     _dead_letters: Counter[Place] = field(default_factory=Counter)
     """Dead letters by source record."""
 
@@ -106,6 +108,7 @@ class Retries:
             self.counters["begun without the last batch"] += 1
             for place in self._newest:
                 self._planned.pop(place, None)
+            self._emitted_twice.update(self._newest)
 
     def check_plan(self, batch: PlannedBatch, now_s: float) -> None:
         """Check what a driver emits: nothing that is rejected, and what is delayed not before its time."""
@@ -142,6 +145,8 @@ class Retries:
 
     def _check_again(self, place: Place, root: int, now_s: float) -> None:
         failed = self._failed.get(root)
+        if place in self._emitted_twice:
+            return  # whichever of its two emissions fails first decides, as docs/guarantees.md says
         if failed is None or failed.retry_after_ms == BACK_OFF:
             return
         if failed.retry_after_ms == NEVER and self._is_block(root):
