@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
+from acktree.producers.spouts.driver.sources.log_bounds import DataLoss
 from acktree.testing import TopologyTester
 
 TEXT = """
@@ -198,3 +200,36 @@ def test_without_ackers_a_line_is_done_when_its_words_are_written() -> None:
         t.run_until_done()
         t.run_for(5)
         assert t.committed("lines", 0) == 10
+
+
+def test_a_record_that_retention_has_removed_before_its_retry_is_never_done_in_silence() -> None:
+    with running(Poison(), text=TEXT.replace("retry_initial_s = 1", "retry_initial_s = 30")) as t:
+        for value in ("good", "bad", "fine"):
+            t.send("lines", value, partition=0)
+        t.run_until(lambda: len(t.values("words")) == 2)
+        t.cluster.topics["lines"].partitions[0].delete_before(2)
+        with pytest.raises(DataLoss, match="lines/0 begins at offset 2, but group t.split is at 1"):
+            t.run_for(100)
+        assert t.committed("lines", 0) == 1
+
+
+def test_a_line_that_was_emitted_with_ackers_waits_for_them_though_a_newer_version_has_none() -> None:
+    class HoldsOn(AsyncBolt):
+        async def execute(self, tup: Any, emit: Any) -> None:
+            await asyncio.sleep(20)
+            emit(tup.value)
+
+    class NeverAcks(Bolt):
+        def execute(self, tup: Any, collector: Any) -> None:
+            pass
+
+    with running(
+        HoldsOn, NeverAcks, text=TEXT.replace("message_timeout_s = 10", "message_timeout_s = 600")
+    ) as t:
+        t.send("lines", "planned under version 1", partition=0)
+        t.run_for(5)
+        newer = parse_topology(TEXT.replace("ackers = 2", "ackers = 0"))
+        t._as_operator(lambda: apply_topology("simulated", newer, {}))
+        t.run_until(lambda: len(t.values("words")) == 1)
+        t.run_for(10)
+        assert t.committed("lines", 0) in (None, 0)

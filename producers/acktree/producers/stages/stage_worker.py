@@ -226,8 +226,9 @@ class StageWorker:
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
         self._reader.follow(wanted)
         if self._reader.out_of_range:
+            starts = self._driver.log_starts()  # before the check: retention goes on
             self._driver.check_sources()
-            self._reader.skip_to(self._driver.log_starts())
+            self._reader.skip_to(starts)
 
     def _plan(self) -> None:
         """Plan more records where few wait."""
@@ -259,6 +260,8 @@ class StageWorker:
         if offsets:
             with self.progress.waiting():
                 found = self._driver.read_records((of.topic, of.partition), offsets)
+                if absent := set(offsets).difference(found):
+                    self._driver.check_removed({of.slot: min(absent)})
             records = [cast(Record, found[at]) for at in sorted(found)]
             self._add(version, of.slot, generation, offsets, records)
 
@@ -306,8 +309,9 @@ class StageWorker:
         output, self._output = [*self._output, *inits], []
         failures: list[Failure] = []
         for each in finished:
-            self._end_writing(each.entries["root"], has_failed=False)
-            self._end_writing(np.array([f.root for f in each.failed], np.uint64), has_failed=True)
+            self._end_writing(each.version, each.entries["root"], has_failed=False)
+            failed = np.array([fail.root for fail in each.failed], np.uint64)
+            self._end_writing(each.version, failed, has_failed=True)
             failures += [
                 Failure(
                     fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple
@@ -325,10 +329,10 @@ class StageWorker:
             for partition, record in inits_of_tasks(published, finished.entries)
         ]
 
-    def _end_writing(self, roots: IdArray, *, has_failed: bool) -> None:
+    def _end_writing(self, version: int, roots: IdArray, *, has_failed: bool) -> None:
         places = {slot: place for place, (slot, _) in self._driver.places().items()}
         for slot, offsets in self._planned.finish(roots, places.get).items():
-            self._driver.end_writing(slot, BitMap64(offsets), has_failed=has_failed)
+            self._driver.end_writing(slot, BitMap64(offsets), version, has_failed=has_failed)
 
 
 def parse_stage_options(given: Mapping[str, str]) -> dict[str, object]:

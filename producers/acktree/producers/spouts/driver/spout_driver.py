@@ -37,7 +37,7 @@ from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
 from acktree.producers.spouts.driver.reports.reporter import FIRST_REPORT_S, Reporter
 from acktree.producers.spouts.driver.reports.spout_figures import progress, reports
 from acktree.producers.spouts.driver.result_topics import ResultTopics
-from acktree.producers.spouts.driver.sources.log_bounds import check_offsets
+from acktree.producers.spouts.driver.sources.log_bounds import check_offsets, check_starts
 from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics
 from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
@@ -255,19 +255,17 @@ class SpoutDriver:
             check_offsets(batch)
         return batch
 
-    def end_writing(self, slot: int, offsets: BitMap64, *, has_failed: bool) -> None:
-        """Record what the next ``write`` is about; without tracking it is done, unless it failed."""
+    def end_writing(self, slot: int, offsets: BitMap64, version: int, *, has_failed: bool) -> None:
+        """Record what the next ``write`` is about, emitted under a version of the topology.
+
+        Where that has no ackers it is done, unless it failed.
+        """
         ledger = find_ledger(self.tasks, slot)
         if ledger is not None:
             written = offsets & ledger.unwritten
             ledger.end_writing(written)
-            if not has_failed and not self._is_tracked(self.topology.version):
+            if not has_failed and not self._is_tracked(version):
                 ledger.complete(written, self.commits.run, self._monotonic())
-
-    def is_unwritten(self, slot: int, offset: int) -> bool:
-        """Return whether a record is planned and not written."""
-        ledger = find_ledger(self.tasks, slot)
-        return ledger is not None and offset in ledger.unwritten
 
     def write(self, output: Sequence[OutputRecord], failures: Sequence[Failure]) -> None:
         """Commit records, the failures of others that no acker knows of, and the state that says so.
@@ -295,6 +293,15 @@ class SpoutDriver:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""
         self._sources.check_now()
         self._sources.follow_ends(self.log_ends())
+        self.check_removed({slot: ledger.next_offset for slot, ledger in self.places().values()})
+
+    def check_removed(self, offsets: Mapping[int, int]) -> None:
+        """Refuse to count records as done that are gone from the beginnings of logs, by slot.
+
+        Raises:
+            DataLoss: a log begins behind the offset, and failOnDataLoss is true.
+        """
+        check_starts(self.topics, self._options, offsets)
 
     def log_starts(self) -> dict[tuple[str, int], int]:
         """Return the first offset that each source partition holds."""
