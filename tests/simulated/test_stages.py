@@ -208,18 +208,18 @@ def test_a_record_that_retention_has_removed_before_its_retry_is_never_done_in_s
             t.send("lines", value, partition=0)
         t.run_until(lambda: len(t.values("words")) == 2)
         t.cluster.topics["lines"].partitions[0].delete_before(2)
-        with pytest.raises(DataLoss, match="lines/0 begins at offset 2, but group t.split is at 1"):
+        with pytest.raises(DataLoss, match=r"lines/0 begins at offset 2, but group t\.split is at 1"):
             t.run_for(100)
         assert t.committed("lines", 0) == 1
 
 
 def test_a_line_that_was_emitted_with_ackers_waits_for_them_though_a_newer_version_has_none() -> None:
-    class HoldsOn(AsyncBolt):
+    class TakesTwentySeconds(AsyncBolt):
         async def execute(self, tup: Any, emit: Any) -> None:
             await asyncio.sleep(20)
             emit(tup.value)
 
-    class NeverAcks(Bolt):
+    class LeavesInHand(Bolt):
         def execute(self, tup: Any, collector: Any) -> None:
             pass
 

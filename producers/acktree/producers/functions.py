@@ -88,11 +88,11 @@ def stage(
         BadHandler: the signature says no such thing.
     """
 
+    make_bolt = bolt(reads=reads, emits=emits, name=name, reads_as=reads_as, emits_as=emits_as, key=key)
+
     def decorate(function: Function) -> Function:
-        given = {"reads": reads, "emits": emits, "name": name, "key": key}
-        made = bolt(**given, reads_as=reads_as, emits_as=emits_as)(function)  # type: ignore[arg-type]
-        setattr(made, _IS_STAGE, True)
-        return made
+        setattr(function, _IS_STAGE, True)
+        return make_bolt(function)
 
     return decorate
 

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from acktree.producers.collecting.collector import Collector
 from acktree.producers.tuples import Hand, Place, Record, place_of
-from acktree.wire.header import ANCHOR, SINGLE
+from acktree.wire.header import ANCHOR
 from acktree.wire.ids import IdArray, origins_of
 from acktree.wire.trace_context import has_context
 
 ANCHOR_BYTES = ANCHOR.itemsize
-assert SINGLE.itemsize > ANCHOR_BYTES
 
 Offset = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -25,8 +23,7 @@ Offset = tuple[str, int, int]
 class PlannedRecords:
     """The records and their anchors; also the intake of the execution that takes them."""
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+    def __init__(self) -> None:
         self._waiting: deque[Record] = deque()
         self._anchors: dict[Offset, bytes] = {}
         """Of the newest plan of each record that is not written."""

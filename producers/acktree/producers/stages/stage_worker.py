@@ -17,7 +17,7 @@ from acktree.core.kafka.settings import Settings
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
-from acktree.core.topology.registry import History, Registry
+from acktree.core.topology.registry import History, read_history
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
@@ -89,20 +89,16 @@ class StageWorker:
         stage = as_bolt(stage)
         check_bolt(stage)
         user = user or {}
-        registry = Registry(bootstrap, topology, user)
-        self._history: History = registry.history
-        try:
-            self.name = find_stage_name(self._history, stage, name)
-        finally:
-            registry.close()
-        table = self._history.latest.spouts[self.name]
+        history = read_history(bootstrap, topology, user)
+        self.name = find_stage_name(history, stage, name)
+        table = history.latest.spouts[self.name]
         given = {"starting_offsets": table.spark.starting_offsets} | dict(options or {})
         given.setdefault("fail_on_data_loss", table.spark.fail_on_data_loss)
         self._driver = SpoutDriver(
             SpoutOptions(bootstrap, topology, self.name, kafka=user, has_blocks=False, **given)  # type: ignore[arg-type]
         )
         self._history = self._driver.history
-        self._bootstrap, self._user, self._ready = bootstrap, user, ready
+        self._ready = ready
         latest = self._history.latest
         self.task = f"{self.name}@{world.process_name()}"
         self.progress = Liveness(stuck_after_of(user) if stuck_after_s is None else stuck_after_s)
@@ -114,7 +110,7 @@ class StageWorker:
         self._collector.sums = RootSums(self.name, self._packer)
         as_table = table_of(table)
         configure(self._collector, stage, as_table, self.name, user)
-        self._planned = PlannedRecords(self._collector)
+        self._planned = PlannedRecords()
         self._turn_limit = Turn()
         made = make_execution(
             stage,
@@ -308,10 +304,11 @@ class StageWorker:
         inits = [record for each in finished for record in self._inits(each)]
         output, self._output = [*self._output, *inits], []
         failures: list[Failure] = []
+        places = {slot: place for place, (slot, _) in self._driver.places().items()}
         for each in finished:
-            self._end_writing(each.version, each.entries["root"], has_failed=False)
+            self._end_writing(places, each.version, each.entries["root"], has_failed=False)
             failed = np.array([fail.root for fail in each.failed], np.uint64)
-            self._end_writing(each.version, failed, has_failed=True)
+            self._end_writing(places, each.version, failed, has_failed=True)
             failures += [
                 Failure(
                     fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple
@@ -329,8 +326,9 @@ class StageWorker:
             for partition, record in inits_of_tasks(published, finished.entries)
         ]
 
-    def _end_writing(self, version: int, roots: IdArray, *, has_failed: bool) -> None:
-        places = {slot: place for place, (slot, _) in self._driver.places().items()}
+    def _end_writing(
+        self, places: Mapping[int, Place], version: int, roots: IdArray, *, has_failed: bool
+    ) -> None:
         for slot, offsets in self._planned.finish(roots, places.get).items():
             self._driver.end_writing(slot, BitMap64(offsets), version, has_failed=has_failed)
 

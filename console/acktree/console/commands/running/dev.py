@@ -71,12 +71,8 @@ def _create_sources(bootstrap: str, topics: list[str], partitions: int, settings
     with clear_errors(bootstrap):
         known = admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
         missing = [topic for topic in dict.fromkeys(topics) if topic not in known]
-        for created in (
-            admin.create_topics([NewTopic(topic, partitions) for topic in missing]).values()
-            if missing
-            else ()
-        ):
-            created.result()
+        for topic in missing:
+            admin.create_topics([NewTopic(topic, partitions)])[topic].result()
     for topic in missing:
         click.echo(f"create topic {topic} with {partitions} partition(s)", err=True)
 
