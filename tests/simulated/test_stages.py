@@ -224,7 +224,9 @@ def test_a_line_that_was_emitted_with_ackers_waits_for_them_though_a_newer_versi
             pass
 
     with running(
-        HoldsOn, NeverAcks, text=TEXT.replace("message_timeout_s = 10", "message_timeout_s = 600")
+        TakesTwentySeconds,
+        LeavesInHand,
+        text=TEXT.replace("message_timeout_s = 10", "message_timeout_s = 600"),
     ) as t:
         t.send("lines", "planned under version 1", partition=0)
         t.run_for(5)
