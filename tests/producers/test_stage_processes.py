@@ -1,5 +1,7 @@
 """A stage in Python as processes on a real broker: whatever is killed, each line's words are written once."""
 
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -18,16 +20,20 @@ from acktree.console.demo.children import ChildProcess
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.producers import BasicBolt
+from acktree.producers.spouts.driver.owners import TakenOver
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.state_topic import ZombieDriver
+from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
+from acktree.wire.codec import encode_replay_command
+from acktree.wire.control_records import ReplayCommand, Span
 
 pytestmark = pytest.mark.broker
 
-LINES, PARTITIONS = 2_000, 2
+LINES, PARTITIONS, TASKS = 2_000, 4, 3
 DEADLINE_S = 120
 TOPOLOGY = """
 name = "{name}"
@@ -36,6 +42,7 @@ message_timeout_s = 10
 [spouts.split]
 topics = ["{name}.lines"]
 emits = ["{name}.words"]
+tasks = {tasks}
 max_attempts = 2
 retry_initial_s = 0.1
 [bolts.count]
@@ -77,7 +84,10 @@ class StageOnABroker:
         self.running = ExitStack()
         admin = make_admin(bootstrap, {})
         admin.create_topics([NewTopic(f"{name}.lines", PARTITIONS)])[f"{name}.lines"].result()
-        apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
+        self.apply(1)
+
+    def apply(self, tasks: int) -> None:
+        apply_topology(self.bootstrap, parse_topology(TOPOLOGY.format(name=self.name, tasks=tasks)), {})
 
     def send(self, lines: list[str]) -> None:
         producer = make_producer({"bootstrap.servers": self.bootstrap})
@@ -101,8 +111,21 @@ class StageOnABroker:
         self.running.callback(role.stop)
         return thread
 
-    def stage(self, of: Any = Split) -> StageWorker:
-        return StageWorker(self.bootstrap, self.name, of())
+    def stage(self, user: dict[str, str] | None = None) -> StageWorker:
+        return StageWorker(self.bootstrap, self.name, Split, user=user)
+
+    def await_all_tasks(self, stages: list[StageWorker], tasks: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while sum(len(stage.reports.newest) for stage in stages) != tasks:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def await_tasks(self, *wanted: tuple[StageWorker, int]) -> None:
+        """Wait until each of these processes reports so many tasks."""
+        deadline = time.monotonic() + DEADLINE_S
+        while [len(stage.reports.newest) for stage, _ in wanted] != [count for _, count in wanted]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def start_others(self) -> None:
         """Run an acker and the bolt."""
@@ -153,13 +176,13 @@ def tester(bootstrap: str, unique: str) -> Iterator[StageOnABroker]:
 
 
 @contextmanager
-def processes(t: StageOnABroker, folder: Path) -> Iterator[dict[str, ChildProcess]]:
+def processes(t: StageOnABroker, folder: Path, stages: int = 1) -> Iterator[dict[str, ChildProcess]]:
     (folder / "app.py").write_text(APP.format(name=t.name))
     common = ["--topology", t.name, "-b", t.bootstrap]
     commands = {
         "acker": ["acker", "run", *common],
         "count": ["bolt", "run", "app:count", *common],
-        "split": ["spout", "run", "app:split", *common],
+        **{f"split-{number}": ["spout", "run", "app:split", *common] for number in range(stages)},
     }
     with ExitStack() as stack:
         children = {}
@@ -181,8 +204,8 @@ def test_a_stage_that_is_killed_writes_each_word_once_and_commits_every_line(
     with processes(tester, tmp_path) as children:
         for share in (0.1, 0.4, 0.7):
             tester.await_commits(int(share * LINES))
-            children["split"].kill()
-            children["split"].start()
+            children["split-0"].kill()
+            children["split-0"].start()
         tester.await_commits(LINES)
     assert Counter(tester.read("words")) == Counter(word.encode() for line in lines for word in line.split())
 
@@ -197,19 +220,120 @@ def test_a_line_that_raises_becomes_a_dead_letter_and_no_other_line_waits(tester
     assert tester.read("dead-letter") == [b"poison"]
 
 
-@pytest.mark.abandons_clients
-@pytest.mark.promise("a stage in Python … a second process of it starts")
-def test_a_second_process_fences_the_first_one_which_stops(tester: StageOnABroker) -> None:
+@pytest.mark.promise("a stage in Python … a process that has lost its tasks comes back")
+def test_the_tasks_of_a_process_that_is_killed_or_paused_go_to_the_others(
+    tester: StageOnABroker, tmp_path: Path
+) -> None:
+    tester.apply(TASKS)
+    lines = [f"a{number} b{number}" for number in range(LINES)]
+    tester.send(lines)
+    with processes(tester, tmp_path, stages=2) as children:
+        tester.await_commits(LINES // 10)
+        children["split-0"].kill()
+        tester.await_commits(LINES // 2)
+        children["split-0"].start()
+        children["split-0"].wait_ready(lambda: None)
+        os.kill(children["split-1"].pid, signal.SIGSTOP)
+        tester.await_commits(LINES)
+        os.kill(children["split-1"].pid, signal.SIGCONT)
+        tester.send(["c"])
+        tester.await_commits(LINES + 1)
+    assert Counter(tester.read("words")) == Counter(
+        word.encode() for line in [*lines, "c"] for word in line.split()
+    )
+
+
+@pytest.mark.promise("a stage in Python … one more process of it starts")
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_one_more_process_gets_some_of_the_tasks_until_it_stops(
+    tester: StageOnABroker, protocol: str
+) -> None:
+    tester.apply(TASKS)
+    user = {"group.protocol": protocol}
+    first, second = tester.stage(user), tester.stage(user)
     tester.start_others()
-    first = tester.start(tester.stage())
+    tester.start(first)
+    tester.await_tasks((first, TASKS))
+    thread = tester.start(second)
+    tester.await_tasks((first, 2), (second, 1))
+    tester.send([f"w{number}" for number in range(20)])
+    tester.await_commits(20)
+    second.stop()
+    thread.join(DEADLINE_S)
+    tester.await_tasks((first, TASKS))
+    tester.send(["x"] * PARTITIONS)
+    tester.await_commits(20 + PARTITIONS)
+    assert Counter(tester.read("words")) == Counter(
+        [f"w{number}".encode() for number in range(20)] + [b"x"] * PARTITIONS
+    )
+
+
+def test_a_process_without_a_task_waits_for_one(tester: StageOnABroker) -> None:
+    first, second = tester.stage(), tester.stage()
+    tester.start_others()
+    thread = tester.start(first)
+    tester.await_tasks((first, 1))
+    tester.start(second)
     tester.send(["a"])
     tester.await_commits(1)
-    tester.start(tester.stage())
+    assert not second.reports.newest
+    first.stop()
+    thread.join(DEADLINE_S)
     tester.send(["b"])
-    first.join(DEADLINE_S)
-    assert isinstance(first.error, ZombieDriver)  # type: ignore[attr-defined]
     tester.await_commits(2)
     assert sorted(tester.read("words")) == [b"a", b"b"]
+
+
+@pytest.mark.promise("a stage in Python … `tasks` changes")
+@pytest.mark.abandons_clients
+def test_partitions_are_dealt_to_other_tasks_when_their_number_changes(tester: StageOnABroker) -> None:
+    stages, words = [tester.stage(), tester.stage()], list[str]()
+    tester.start_others()
+    for stage in stages:
+        tester.start(stage)
+    for tasks in (1, 3, 2):
+        tester.apply(tasks)
+        tester.await_all_tasks(stages, tasks)
+        words += [f"{tasks}-{number}" for number in range(40)]
+        tester.send(words[-40:])
+        tester.await_commits(len(words))
+    assert set(tester.read("words")) == {word.encode() for word in words}
+
+
+@pytest.mark.abandons_clients
+def test_a_task_that_a_newer_version_does_not_have_is_fenced_by_those_it_has(tester: StageOnABroker) -> None:
+    tester.apply(2)
+    published = read_history(tester.bootstrap, tester.name, {}).latest
+    options = [
+        SpoutOptions(tester.bootstrap, tester.name, "split", has_blocks=False, task=task)
+        for task in published.spout_tasks["split"]
+    ]
+    paused = SpoutDriver(options[1])
+    paused.open(None)
+    tester.apply(1)
+    driver = SpoutDriver(options[0])
+    driver.open(None)
+    assert len(driver.topics.partitions) == PARTITIONS
+    with pytest.raises(ZombieDriver):
+        paused.write([OutputRecord(f"{tester.name}.words", None, b"late")], [])
+    paused.close()
+    driver.close()
+    assert tester.read("words") == []
+
+
+@pytest.mark.abandons_clients
+@pytest.mark.promise("a stage in Python … Spark takes over from it")
+def test_a_driver_of_all_tasks_ends_all_processes_of_a_stage(tester: StageOnABroker) -> None:
+    tester.apply(TASKS)
+    stages = [tester.stage(), tester.stage()]
+    threads = [tester.start(stage) for stage in stages]
+    tester.await_all_tasks(stages, TASKS)
+    driver = SpoutDriver(SpoutOptions(tester.bootstrap, tester.name, "split"))
+    driver.open(None)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert isinstance(thread.error, TakenOver)  # type: ignore[attr-defined]
+    driver.close()
 
 
 @pytest.mark.abandons_clients
@@ -227,3 +351,23 @@ def test_what_spark_has_planned_last_and_not_written_is_emitted_by_a_stage(teste
     tester.await_commits(20)
     driver.close()
     assert sorted(tester.read("words")) == sorted(f"w{number}".encode() for number in range(20))
+
+
+def test_a_replay_command_is_handed_on_to_the_task_that_has_the_partition(tester: StageOnABroker) -> None:
+    tester.apply(TASKS)
+    stage = tester.stage()
+    tester.start_others()
+    tester.start(stage)
+    tester.send(["a", "b", "c", "d"])
+    tester.await_commits(4)
+    published = read_history(tester.bootstrap, tester.name, {}).latest
+    slot = next(each for each in published.slots if each.partition == 0)
+    others = [task for task in published.spout_tasks["split"] if task != published.task_of(slot)]
+    producer = make_producer({"bootstrap.servers": tester.bootstrap})
+    command = encode_replay_command(ReplayCommand(slot.slot, [Span(0, 1)]))
+    producer.produce(published.result_topic(others[0]), command, partition=0)
+    assert producer.flush(30) == 0
+    deadline = time.monotonic() + DEADLINE_S
+    while Counter(tester.read("words"))[b"a"] < 2:
+        assert time.monotonic() < deadline
+    assert Counter(tester.read("words")) == {b"a": 2, b"b": 1, b"c": 1, b"d": 1}

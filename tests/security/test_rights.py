@@ -41,7 +41,9 @@ from acktree.producers.spout import Spout
 from acktree.producers.spouts.driver.reports.reporter import Reporter
 from acktree.producers.spouts.driver.sources.source_topics import UnknownPartition
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.loop import Worker
 from acktree.spark.driver.source_check import check_source
@@ -142,7 +144,9 @@ def properties_without(secure: SecureBroker, missing: Right, role: Role, compone
     return secure.properties(user)
 
 
-def ends_forbidden(make: Callable[[], Acker | Worker | SpoutWorker], meanwhile: Callable[[], None]) -> None:
+def ends_forbidden(
+    make: Callable[[], Acker | Worker | SpoutWorker | StageWorker], meanwhile: Callable[[], None]
+) -> None:
     """Run what ``make`` returns until it ends with a sentence about rights; fail if it goes on."""
     ended: list[BaseException] = []
     made = []
@@ -334,6 +338,53 @@ def test_an_editor_corrects_a_dead_letter_and_needs_each_right_to_write(
         return
     with pytest.raises(NotAuthorized):
         correct_a_dead_letter(secure.properties(user), secure.scram)
+
+
+class Lines(BasicBolt):
+    name = "lines"
+
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        emit(tup.value)
+
+
+STAGE_IDS = [
+    right
+    for right in rights(TOPOLOGY, Role.SPOUT, "lines")
+    if right.resource != "topic" and right.name.startswith("guarded.lines")
+]
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("missing", STAGE_IDS, ids=lambda right: f"{right.resource}-{right.name}")
+def test_a_stage_needs_each_right_on_its_groups_and_ids(secure: SecureBroker, missing: Right) -> None:
+    driver = SpoutDriver(SpoutOptions(secure.plain, "guarded", "lines"))
+    driver.open(None)  # which the stage fences
+    driver.close()
+    properties = properties_without(secure, missing, Role.SPOUT, "lines")
+    ends_forbidden(lambda: StageWorker(secure.scram, "guarded", Lines, user=properties), lambda: None)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_stage_runs_with_the_rights_of_its_role(secure: SecureBroker) -> None:
+    user = next(USERS)
+    secure.add_user(user)
+    secure.allow(user, rights(TOPOLOGY, Role.SPOUT, "lines"))
+    ready = threading.Event()
+    worker = StageWorker(
+        secure.scram,
+        "guarded",
+        Lines,
+        user=secure.properties(user),
+        ready=lambda _: ready.set(),
+    )
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+    finally:
+        worker.stop()
+        thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 @pytest.mark.usefixtures("cluster", "task")

@@ -211,11 +211,12 @@ def test_a_lost_ack_is_found_four_turns_of_the_acker_after_its_timeout(hops, mon
 
 
 def test_a_worker_that_dies_between_ack_and_commit_costs_its_tuples_one_replay_each(hops):
-    """They are acked twice, and two equal acks cancel each other."""
-    tester, bolts = hops(takes_s=0.5)
-    tester.kill("first", when="between ack and commit")
+    """They are acked twice before the next bolt has come to them, and two equal acks cancel each other."""
+    tester, bolts = hops(takes_s=0.5, first=PassesOn(0.1))
     for number in range(RECORDS):
         tester.send("clicks", str(number))
+    tester.run_for(8.0)
+    tester.kill("first", when="between ack and commit")
     tester.run_until_done()
     replays = tester.replays("clicks")
     assert 1 <= len(replays) < RECORDS

@@ -305,8 +305,8 @@ class Checker:
         """Check what a spout has committed since the last check: what it calls done must be done."""
         self._check_open_dead_letters()
         changed = self.state.look()
-        if self.state.repeated:
-            raise BrokenPromise(self.state.repeated)
+        if wrong := [*([self.state.repeated] if self.state.repeated else []), *self.state.shared]:
+            raise BrokenPromise(wrong[0])
         for topic, partition in changed:
             slot = self.state.slots[topic, partition]
             above = done_above(slot)

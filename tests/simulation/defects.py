@@ -461,6 +461,31 @@ DEFECTS = (
         "min(now_ms, max((worked.get(bolt, NEVER_MS) for bolt in self._bolts[spout]), default=now_ms))",
     ),
     Defect(
+        "let a driver of all tasks go on beside a task",
+        f"{WORKER}/spouts/driver/owners.py",
+        "return self._task is None or owner is None or ",
+        "return self._task is None or (owner is not None) and ",
+        also=(
+            (
+                f"{WORKER}/spouts/driver/group_offsets.py",
+                "if seal is not None and term is not None and seal.term > term:",
+                "if False:",
+            ),
+        ),
+    ),
+    Defect(
+        "read no further once the other owners are fenced",
+        f"{WORKER}/spouts/state_topic.py",
+        "                self._read(consumer, states, lambda: states.token == token)  # to the last commit of each\n",
+        "",
+    ),
+    Defect(
+        "wait for results of what has moved to another task",
+        f"{WORKER}/spouts/driver/spout_sources.py",
+        "                if self._commits.has_moved(source):\n",
+        "                if False:\n",
+    ),
+    Defect(
         "leave the last outcome of an AsyncBolt in hand",
         f"{WORKER}/worker/executing/async_execution.py",
         "        while self._ended:\n",

@@ -8,11 +8,13 @@ from functools import partial
 
 from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import Fault, kind
-from simulation.system import System
+from simulation.system import MOST_TASKS, System
 from simulation.topologies import NAME
 
 BURST, BURST_INTERVAL_S = 100, 0.01
 """How many records come in while a worker joins, and how often: an open transaction has some of them."""
+SMALL_BURST = 10
+"""The same where a bolt is so slow that it would be busy for a minute."""
 GROWTH_S = 0.8
 """Within what workers of KIP-848 have got new partitions."""
 
@@ -27,6 +29,15 @@ def _change_ackers(system: System, fault: Fault) -> None:
 @kind("change the message timeout")
 def _change_timeout(system: System, fault: Fault) -> None:
     _change(system, message_timeout_s=3.0 + fault.target % 20)
+
+
+@kind("change the number of spout tasks")
+def _change_tasks(system: System, fault: Fault) -> None:
+    """Partitions are dealt to other tasks; only a spout that reads topics goes on through that."""
+    if system.is_spark:
+        spout = system.topology.spouts["s"].model_copy(update={"tasks": 1 + fault.target % MOST_TASKS})
+        system.has_other_tasks = True
+        _change(system, spouts={**system.topology.spouts, "s": spout})
 
 
 def _change(system: System, **settings: object) -> None:
@@ -103,7 +114,8 @@ def _abort_in_revocation(system: System, fault: Fault) -> None:
             return
         owners.update(role.process for role in roles)
         before, system.kernel.on_call = system.kernel.on_call, on_call
-        write(BURST if group.is_incremental else 0)
+        burst = SMALL_BURST if system.checker.timeouts.has_slow_bolt else BURST
+        write(burst if group.is_incremental else 0)
         system.start(roles[fault.number % len(roles)])
 
     if len(system.cluster.topics[topic].partitions) < 2 * len(roles) + 1:

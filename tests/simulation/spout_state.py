@@ -22,9 +22,10 @@ from acktree.wire.state_records import (
     decode_slot_key,
     decode_slot_state,
     decode_spout_state,
-    decode_task_state,
-    is_of_task,
+    decode_task_record,
     seal_in,
+    task_in,
+    task_start_key,
 )
 
 STRANGER = "stranger"
@@ -45,7 +46,15 @@ class StateLog:
     spout: SpoutState | None = None
     slots: dict[tuple[str, int], SlotState] = field(default_factory=dict)
     tasks: dict[bytes, TaskState] = field(default_factory=dict)
-    """What tasks in Python have committed, by key."""
+    """What tasks of a Spout class have committed, by key."""
+    stage_tasks: dict[bytes, SpoutState] = field(default_factory=dict)
+    """The same of tasks of a stage in Python."""
+    shared: list[str] = field(default_factory=list)
+    """Slots that two owners wrote in turn, of which the second did not begin after the first had ended."""
+    _starts: dict[bytes, int] = field(default_factory=dict)
+    """The offset of the newest start of each owner, by its key."""
+    _writers: dict[tuple[str, int], tuple[bytes, int]] = field(default_factory=dict)
+    """By slot the key of the start of its last owner, and where that wrote it last."""
     repeated: str = ""
     """Which task has begun with a term, a run or message numbers that another process had."""
     _known: dict[tuple[int, int, int], None] = field(default_factory=dict)
@@ -68,14 +77,17 @@ class StateLog:
             ):
                 break
             self._read_to = record.offset + 1
-            if is_foreign or not record.is_committed or record.key == START_KEY:
+            if is_foreign or not record.is_committed:
+                continue
+            if record.key == START_KEY:
+                self._starts[START_KEY] = record.offset
                 continue
             if record.key == SPOUT_KEY:
                 self.spout = decode_spout_state(record.value or b"")
                 self._known[self.spout.term, self.spout.batch, self.spout.planned] = None
                 continue
-            if is_of_task(record.key or b""):
-                self._add_task(record.key or b"", record.value or b"")
+            if task_in(record.key or b"") is not None:
+                self._add_task(record.key or b"", record.value or b"", record.offset)
                 continue
             key = decode_slot_key(record.key or b"")
             place = key.topic, key.partition
@@ -84,15 +96,32 @@ class StateLog:
                 if (topic := self.cluster.topics.get(key.topic)) and topic.topic_id == key.topic_id:
                     self.deleted.append(place)
             else:
+                self._check_owner(place, record.producer, record.offset)
                 self.slots[place] = decode_slot_state(record.value)
                 changed[place] = None
         return [place for place in changed if place in self.slots]
 
-    def _add_task(self, key: bytes, value: bytes) -> None:
+    def _check_owner(self, place: tuple[str, int], producer: str, offset: int) -> None:
+        """Who writes a slot must have begun after all that another owner has written of it."""
+        task = producer.rpartition(".")[2]
+        owner = task_start_key(int(task)) if task.isdecimal() else START_KEY
+        before, written = self._writers.get(place, (owner, 0))
+        if before != owner and self._starts.get(owner, -1) < written:
+            self.shared.append(f"{owner.decode()} wrote {place} at {offset}, {before.decode()} at {written}")
+        self._writers[place] = owner, offset
+
+    def _add_task(self, key: bytes, value: bytes, offset: int) -> None:
         """Add a record of a task in Python: the next term has the next run, and numbers never go back."""
         if key.startswith(b"start/"):
+            self._starts[key] = offset
             return
-        state, before = decode_task_state(value), self.tasks.get(key)
+        state = decode_task_record(value)
+        if isinstance(state, SpoutState):
+            if (known := self.stage_tasks.get(key)) is not None and state.term < known.term:
+                self.repeated = f"{key.decode()} had {known}, and then {state}"
+            self.stage_tasks[key] = state
+            return
+        before = self.tasks.get(key)
         self.tasks[key] = state
         if before is None:
             return
@@ -108,8 +137,9 @@ class StateLog:
 
     @property
     def term(self) -> int:
-        """The term of the driver that has committed last, 0 before the first one."""
-        return self.spout.term if self.spout else 0
+        """The highest term of the drivers that have committed, 0 before the first one."""
+        drivers = [*self.stage_tasks.values(), *([self.spout] if self.spout else [])]
+        return max((state.term for state in drivers), default=0)
 
 
 def done_above(state: SlotState) -> BitMap64:

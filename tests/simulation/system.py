@@ -8,21 +8,25 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import KafkaException
 
 from acktree.acker.service import Acker
 from acktree.core import world
 from acktree.core.reports.breaker import Breaker
+from acktree.core.reports.liveness import Liveness
 from acktree.core.topology.file import Topology
 from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Reject, RetryLater
+from acktree.producers.bolt import AnyBolt
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.spouts.state_topic import OutputRecord
 from acktree.producers.stages.root_packer import FinishedRoots
+from acktree.producers.stages.stage_task import StageTask
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
 from acktree.spark.source import AcktreeStreamReader
@@ -50,6 +54,8 @@ SPARK_BOLT = 0.15
 """How often one of the bolts that may be a Spark application is one."""
 ENGINES = (("spark",), ("spark",), ("python",), ("python", "spark"))
 """What runs the stage of a spout that reads topics, one of them at each start."""
+MOST_PROCESSES, MOST_TASKS = 3, 3
+"""Of a stage in Python: where nothing else runs it several processes share out its tasks."""
 ALLOWS_SKIP = 0.6
 """How often the driver obeys an operator who skips records."""
 HEARTBEAT_MS = "500"
@@ -124,12 +130,12 @@ class StageOfSearch(BasicBolt):
                 raise RetryLater(row["retry_after_s"], row["fail"])
 
 
-class WatchedStage(StageWorker):
-    """A stage in Python whose writes are checked: nothing in flight is written again."""
+class WatchedTask(StageTask):
+    """A task of a stage in Python whose writes are checked: nothing in flight is written again."""
 
     retries: Retries
-    is_alone = False
-    """Whether no Spark application runs for its spout in turn with it."""
+    is_alone: Callable[[], bool]
+    """Whether no Spark application runs for its spout in turn with it, and its tasks stay as they are."""
     _roots: Sequence[int] = ()
 
     def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
@@ -139,7 +145,7 @@ class WatchedStage(StageWorker):
     def _write(self) -> None:
         self._roots = ()
         super()._write()
-        if self._roots and self.is_alone:
+        if self._roots and self.is_alone():
             places = {slot: place for place, (slot, _) in self._driver.places().items()}
             origins = [(root, origin_of(root)) for root in self._roots]
             written = [((*places[o.slot], o.offset), root) for root, o in origins if o.slot in places]
@@ -148,6 +154,25 @@ class WatchedStage(StageWorker):
     @property
     def breaker(self) -> Breaker:
         return self._driver.breaker
+
+
+class WatchedStage(StageWorker):
+    """A stage in Python whose tasks are watched."""
+
+    def __init__(self, retries: Retries, is_alone: Callable[[], bool], *place: Any, **given: Any) -> None:
+        self._retries, self._is_alone = retries, is_alone
+        super().__init__(*place, **given)
+
+    def make_task(self, options: SpoutOptions, stage: AnyBolt, progress: Liveness) -> StageTask:
+        made = WatchedTask(options, stage, progress)
+        made.retries, made.is_alone = self._retries, self._is_alone
+        return made
+
+    @property
+    def breaker(self) -> Breaker | None:
+        """That of a task which is open, else of any."""
+        breakers = [cast(WatchedTask, task).breaker for task in self._made()]
+        return next((each for each in breakers if each.is_open), breakers[0] if breakers else None)
 
 
 @dataclass(eq=False)
@@ -211,6 +236,8 @@ class System:
         """That of the spout's application which is not in use."""
         self.spark_bolt = self._draw_spark_bolt(random.Random(f"Spark bolt {self.seed}"))
         self.source_left = 0
+        self.has_other_tasks = False
+        """Whether an operator has changed their number: what is in flight of a stage may be emitted again."""
         self.engine_draw = random.Random(f"engine {self.seed}")
         self.engines = self.engine_draw.choice(ENGINES)
         self.stage_draw = random.Random(f"stage {self.seed}")
@@ -306,6 +333,9 @@ class System:
         for name, table in self.topology.spouts.items():
             if self.is_spark:
                 self._add("spark", "spark", self._make_stage, self.spout_group)
+                processes = random.Random(f"processes of the stage {self.seed}").randint(1, MOST_PROCESSES)
+                for number in range(1, processes if self.engines == ("python",) else 1):
+                    self._add(f"spark{number}", "spark", self._make_stage, self.spout_group)
                 self._write_source(draw.randint(5, 30), draw.choice([0.01, 0.1, 0.3]))
                 break
             for task in range(table.tasks):
@@ -314,7 +344,7 @@ class System:
                 self.messages[key] = messages
                 self._add(key, "spout", partial(self._spout, name, task, key))
         self.message_count = sum(messages.count for messages in self.messages.values())
-        count = sum(table.tasks for table in self.topology.spouts.values())
+        count = MOST_TASKS if self.is_spark else sum(table.tasks for table in self.topology.spouts.values())
         self.checker.result_topics = tuple(f"{NAME}.spout-{task}" for task in range(count))
         self._write_untracked(self.untracked_draw.choice([0, 0, 3, 8]))
         for role in self.roles:
@@ -339,9 +369,10 @@ class System:
         if self.engine_draw.choice(self.engines) == "spark":
             return self._application()
         options = {"allow_skip": self.allows_skip}
-        stage = WatchedStage(BOOTSTRAP, NAME, StageOfSearch(self), name="s", options=options)
-        stage.retries, stage.is_alone = self.checker.retries, self.engines == ("python",)
-        return stage
+        watched = self.checker.retries, lambda: self.engines == ("python",) and not self.has_other_tasks
+        return WatchedStage(
+            *watched, BOOTSTRAP, NAME, partial(StageOfSearch, self), name="s", options=options
+        )
 
     def _application(self) -> SparkApplication:
         checkpoint = self.checkpoints["spark"]

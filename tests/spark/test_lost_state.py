@@ -13,9 +13,11 @@ from acktree.wire.state_records import (
     VERSION,
     SlotState,
     SpoutState,
+    StateStart,
     TaskState,
     encode_slot_state,
     encode_spout_state,
+    encode_state_start,
     encode_task_state,
     task_key,
     task_start_key,
@@ -105,7 +107,7 @@ def test_a_spout_that_was_one_in_python_starts_without_a_state(spout: Callable[.
     t = spout(records=3)
     t.driver.close()
     t.write_state(task_key(0), encode_task_state(TaskState(7, "host/1", 7, 9)))
-    t.write_state(task_start_key(0), b"of no interest")
+    t.write_state(task_start_key(0), encode_state_start(StateStart(3, 1)))
     t.start()
     assert t.spout_state().term < 7
 

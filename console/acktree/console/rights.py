@@ -73,7 +73,9 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
             given += _spout(topology, name) if is_spout else _bolt(topology, name)
             given += _limits(topology, name)
             if role is Role.SPARK:
-                given += _stage(topology, name)
+                given += _spark(topology, name)
+            elif is_spout and topology.spouts[name].topics:
+                given.append(Right("group", topology.members_group(name), "Read"))
     return tuple(dict.fromkeys(given))
 
 
@@ -82,13 +84,14 @@ def _components(topology: Topology, role: Role, component: str | None) -> list[s
     in_spark = [name for name in topology.spouts if name not in fed_by_code]
     candidates = {
         Role.BOLT: list(topology.bolts),
-        Role.SPOUT: fed_by_code,
+        Role.SPOUT: [*fed_by_code, *in_spark],
         Role.SPARK: [*in_spark, *topology.bolts],
     }[role]
     if component is not None and component in candidates:
         return [component]
     if component is None and candidates:
-        return in_spark or candidates if role is Role.SPARK else candidates
+        usual = {Role.SPARK: in_spark, Role.SPOUT: fed_by_code}
+        return usual.get(role) or candidates
     raise NoSuchRole(
         f"topology {topology.name} has no {component or 'component'} that runs as {role}; "
         f"it must be one of: {', '.join(candidates) or 'none'}"
@@ -142,16 +145,17 @@ def _limits(topology: Topology, name: str) -> Iterator[Right]:
         yield from _topic("DescribeConfigs", *topology.bolts[name].emits, topology.ack_topic)
 
 
-def _stage(topology: Topology, name: str) -> Iterator[Right]:
+def _spark(topology: Topology, name: str) -> Iterator[Right]:
     """Spark writes in transactions with a batch commit record, and reports why it rejects a row."""
     yield from _topic("Write", topology.ack_topic)
     stage = f"{topology.group_of(name)}.stage"
     yield Right("group", stage, "Read")
-    yield Right("transactional-id", f"{stage}-", "Write", is_prefix=True)
+    if name in topology.bolts:  # a spout has its id as a prefix
+        yield Right("transactional-id", f"{stage}-", "Write", is_prefix=True)
 
 
 def _spout(topology: Topology, name: str) -> Iterator[Right]:
-    """A spout with topics runs in Spark: it also reports gaps to its ledger. Other spouts have tasks."""
+    """A spout with topics runs in Spark, or its tasks in Python: either fences the other's ids."""
     spout = topology.spouts[name]
     yield from _topic("Read", *spout.topics)
     yield from _topic("Write", *spout.emits, topology.ack_init_topic)
@@ -162,8 +166,7 @@ def _spout(topology: Topology, name: str) -> Iterator[Right]:
         yield _results(topology, "Write")
         yield Right("transactional-id", topology.group_of(name), "Write")
         yield from failed_values(topology)
-    else:
-        yield Right("transactional-id", f"{topology.group_of(name)}.", "Write", is_prefix=True)
+    yield Right("transactional-id", f"{topology.group_of(name)}.", "Write", is_prefix=True)
     yield from _topic("Write", topology.dead_letter_topic)
     yield Right("group", topology.group_of(name), "Read")
 

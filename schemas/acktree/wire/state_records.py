@@ -48,7 +48,7 @@ class TaskPosition(NamedTuple):
 
 
 class SpoutState(NamedTuple):
-    """What a driver knows beside its source partitions; see SpoutState.avsc."""
+    """What a driver, or a task of a stage, knows beside its source partitions; see SpoutState.avsc."""
 
     term: int
     driver: str
@@ -56,6 +56,7 @@ class SpoutState(NamedTuple):
     batch: int = 0
     planned: int = 0
     tasks: Sequence[TaskPosition] = ()
+    topology: int = 0
 
 
 class EmittedBlocks(NamedTuple):
@@ -127,9 +128,10 @@ class TaskState(NamedTuple):
 
 
 class StateStart(NamedTuple):
-    """Begins a driver, or a task of a spout in Python."""
+    """Begins a driver, or a task in Python, under a version of the topology."""
 
     token: int
+    topology: int = 0
 
 
 class SlotKey(NamedTuple):
@@ -176,7 +178,8 @@ def encode_spout_state(state: SpoutState) -> bytes:
         zigzag(each.task) + zigzag(each.next_offset) + items_bytes([*map(zigzag, each.applied)])
         for each in state.tasks
     ]
-    return b"".join((head, zigzag(state.batch), zigzag(state.planned), items_bytes(tasks)))
+    numbers = zigzag(state.batch), zigzag(state.planned)
+    return b"".join((head, *numbers, items_bytes(tasks), zigzag(state.topology)))
 
 
 def encode_slot_state(state: SlotState) -> bytes:
@@ -219,7 +222,7 @@ def encode_task_state(state: TaskState) -> bytes:
 
 def encode_state_start(start: StateStart) -> bytes:
     """Return the framed Avro bytes of a StateStart."""
-    return _head(STATE_START_FRAME) + zigzag(start.token)
+    return _head(STATE_START_FRAME) + zigzag(start.token) + zigzag(start.topology)
 
 
 def _head(frame: bytes) -> bytes:
@@ -230,7 +233,7 @@ def decode_spout_state(data: bytes) -> SpoutState:
     """Return the SpoutState in data; raise MalformedRecord for anything else."""
     reader = _reader(data, SPOUT_STATE_FRAME)
     head = reader.long(), reader.string(), _run(reader), reader.long(), reader.long()
-    state = SpoutState(*head, reader.items(3, _read_task))
+    state = SpoutState(*head, reader.items(3, _read_task), reader.int32())
     reader.end()
     if state.term < 1 or min(state.batch, state.planned) < 0:
         raise MalformedRecord(f"state of term {state.term}, batches {state.batch} and {state.planned}")
@@ -298,31 +301,39 @@ def decode_task_state(data: bytes) -> TaskState:
     return state
 
 
+def decode_task_record(data: bytes) -> SpoutState | TaskState:
+    """Return the state of a task of either kind of spout; raise MalformedRecord for anything else."""
+    if data[: len(SPOUT_STATE_FRAME)] == SPOUT_STATE_FRAME:
+        return decode_spout_state(data)
+    return decode_task_state(data)
+
+
 def decode_state_start(data: bytes) -> StateStart:
     """Return the StateStart in data; raise MalformedRecord for anything else."""
     reader = _reader(data, STATE_START_FRAME)
-    start = StateStart(reader.long())
+    start = StateStart(reader.long(), reader.int32())
     reader.end()
     return start
 
 
 def task_key(task: int) -> bytes:
-    """Return the key of a TaskState; a task is the number of its result topic."""
+    """Return the key of a task's state; a task is the number of its result topic."""
     return b"task/%d" % task
 
 
 def task_start_key(task: int) -> bytes:
-    """Return the key of the StateStart of a task of a spout in Python."""
+    """Return the key of the StateStart of a task in Python."""
     return b"start/%d" % task
 
 
-def is_of_task(key: bytes) -> bool:
-    """Return whether a key is one of ``task_key`` or ``task_start_key``.
+def task_in(key: bytes) -> int | None:
+    """Return the task of a key that ``task_key`` or ``task_start_key`` has made, None for any other.
 
-    >>> is_of_task(task_key(3)), is_of_task(task_start_key(0)), is_of_task(b"task/03")
-    (True, True, False)
+    >>> task_in(task_key(3)), task_in(task_start_key(0)), task_in(b"task/03")
+    (3, 0, None)
     """
-    return re.fullmatch(rb"(task|start)/(0|[1-9][0-9]*)", key) is not None
+    found = re.fullmatch(rb"(?:task|start)/(0|[1-9][0-9]*)", key)
+    return int(found[1]) if found else None
 
 
 def decode_slot_key(key: bytes) -> SlotKey:

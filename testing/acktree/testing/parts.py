@@ -100,7 +100,12 @@ class Parts:
         return Worker(BOOTSTRAP, self.topology.name, bolt, name=name, user=self.user, ready=ready)
 
     def _stage(self, name: str, given: Any, service: Service) -> Runner:
-        stage = self.handlers[service.name] = _made(given, BOLTS, "execute")
+        def make_bolt() -> AnyBolt:
+            bolt: AnyBolt = _made(given, BOLTS, "execute")
+            self.handlers[service.name] = bolt
+            return bolt
+
+        stage = make_bolt() if isinstance(given, AnyBolt) else make_bolt
         ready = service.set_ready
         return StageWorker(BOOTSTRAP, self.topology.name, stage, name=name, user=self.user, ready=ready)
 

@@ -5,12 +5,12 @@ Invariant: only the owner that started last can commit. A start has read everyth
 record, never because nothing more comes; what it cannot read stops it, with coordinates.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
@@ -103,37 +103,73 @@ class StateTopic:
         owner: str,
         *,
         start_key: bytes = START_KEY,
+        version: int = 0,
         **ours: Any,
     ) -> None:
         """Connect to nothing yet; ``owner`` is the transactional id, ``ours`` are settings of the producer.
 
-        ``group`` is the spout's, and ``start_key`` that of the owner's record which begins it.
+        ``group`` is the spout's, ``start_key`` that of the owner's record which begins it, and ``version``
+        that of the topology.
         """
         self._admin, self._bootstrap, self._user = admin, bootstrap, user
         self._group, self.topic, self._owner, self._start_key = group, topic, owner, start_key
-        self._fenced = ""
+        self._version, self._fenced = version, ""
         settings = {**user, **ANY_SIZE}
         self._settings = producer_settings(bootstrap, settings, transactional_id=owner, linger_ms=0, **ours)
 
-    def take_over(self, states: AnyStates) -> AnyStates:
+    def take_over(
+        self, states: AnyStates, others: Callable[[AnyStates], Iterable[str]] = lambda _: ()
+    ) -> AnyStates:
         """Fence the owner before, and return the states with all that it, or any other one, has committed.
+
+        ``others`` returns, of what was read so far, the transactional ids that may hold the same slots: they
+        are fenced, too. Of two starts at once the later one in the topic reads the other.
 
         Raises:
             MissingTopic: the topic does not exist. UnreadableState: see there.
             ZombieDriver: a newer owner has started meanwhile.
             BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
         """
+        self._refuse_missing()
+        self._producer = make_producer(self._settings)
+        self._fence(self._producer, self._owner)
+        consumer = self._reader()
+        try:
+            token = self._start()
+            self._assign(consumer)
+            self._read(consumer, states, lambda: states.token == token)
+            if ended := list(others(states)):
+                for owner in ended:
+                    self._end(owner)
+                token = self._start()
+                self._read(consumer, states, lambda: states.token == token)  # to the last commit of each
+        finally:
+            consumer.close()
+        return states
+
+    def read_committed(self, states: AnyStates) -> AnyStates:
+        """Return the states that are committed now; what is in an open transaction is missed.
+
+        Raises what ``take_over`` raises, but ZombieDriver.
+        """
+        self._refuse_missing()
+        consumer = self._reader()
+        try:
+            self._assign(consumer)
+            self._read(consumer, states, None)
+        finally:
+            consumer.close()
+        return states
+
+    def _refuse_missing(self) -> None:
         if self.topic not in self._names():
             text = (
                 f"topic {self.topic!r}, which holds the state of the spout, does not exist; make it with: "
                 "acktree topology apply FILE. If it was deleted, what was in flight may be emitted again"
             )
             refuse_missing(self._admin, self._bootstrap, self.topic, text)
-        self._producer = make_producer(self._settings)
-        with clear_errors(self._bootstrap, f"transactional id {self._owner}"):
-            retry_until_ready(lambda: self._producer.init_transactions(BROKER_TIMEOUT_S), wait_if_away=True)
-        token = world.random_bits(63)
-        self.commit({self._start_key: encode_state_start(StateStart(token))})
+
+    def _reader(self) -> Consumer:
         settings = consumer_settings(
             self._bootstrap,
             self._group,
@@ -141,19 +177,27 @@ class StateTopic:
             enable_partition_eof=True,
             fetch_wait_max_ms=FETCH_WAIT_MS,
         )
-        consumer = make_consumer({**settings, "auto.offset.reset": "earliest"})
-        try:
-            self._read(consumer, states, token)
-        finally:
-            consumer.close()
-        return states
+        return make_consumer({**settings, "auto.offset.reset": "earliest"})
+
+    def _start(self) -> int:
+        token = world.random_bits(63)
+        self.commit({self._start_key: encode_state_start(StateStart(token, self._version))})
+        return token
+
+    def _end(self, owner: str) -> None:
+        """Fence another owner for good: its transactional id is not used here."""
+        self._fence(make_producer({**self._settings, "transactional.id": owner}), owner)
+
+    def _fence(self, producer: Producer, owner: str) -> None:
+        with clear_errors(self._bootstrap, f"transactional id {owner}"):
+            retry_until_ready(lambda: producer.init_transactions(BROKER_TIMEOUT_S), wait_if_away=True)
 
     def _names(self) -> Mapping[str, object]:
         with clear_errors(self._bootstrap):
             names: Mapping[str, object] = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
             return names
 
-    def _read(self, consumer: Consumer, states: States, token: int) -> None:
+    def _assign(self, consumer: Consumer) -> None:
         place = TopicPartition(self.topic, 0)
         with clear_errors(self._bootstrap, f"topic {self.topic}"):
             # By its number: librdkafka takes half a second to find the beginning by itself.
@@ -161,8 +205,11 @@ class StateTopic:
                 lambda: consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
             )
         consumer.assign([place])
+
+    def _read(self, consumer: Consumer, states: States, is_read: Callable[[], bool] | None) -> None:
+        """Read until that is so; with None to the end, as it is found."""
         until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
-        while states.token != token:
+        while is_read is None or not is_read():
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(f"{self.topic} was not read to the record of this start in time")
             message = consumer.poll(1.0)
@@ -171,7 +218,10 @@ class StateTopic:
             if (error := message.error()) is None:
                 self._add(states, message)
                 until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
-            elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if is_read is None:
+                    return
+            elif not error.retriable():
                 raise as_clear_error(error, self._bootstrap, f"topic {self.topic}")
 
     def _add(self, states: States, message: Message) -> None:
@@ -201,8 +251,7 @@ class StateTopic:
             BrokerRefused: the topic does not take a record, and what to set is in the text; else see there.
             NotAuthorized: see there.
         """
-        if self._fenced:
-            raise ZombieDriver(self._fenced)  # the driver commits once more when it is closed
+        self.check_fenced()
         until_s = world.monotonic_s() + timeout_s
         try:
             while not self._is_committed(records, letters, output, until_s):
@@ -210,6 +259,11 @@ class StateTopic:
         except ZombieDriver as error:
             self._fenced = str(error)
             raise
+
+    def check_fenced(self) -> None:
+        """Raise ZombieDriver if a commit has: the driver commits once more when it is closed."""
+        if self._fenced:
+            raise ZombieDriver(self._fenced)
 
     def _is_committed(
         self,

@@ -46,9 +46,9 @@ from acktree.wire.state_records import (
     TaskState,
     decode_slot_key,
     decode_state_start,
-    decode_task_state,
+    decode_task_record,
     encode_task_state,
-    is_of_task,
+    task_in,
     task_key,
     task_start_key,
 )
@@ -78,9 +78,10 @@ class TaskStates:
         if key == self._start_key:
             self.token = decode_state_start(value or b"").token
         elif key == self._key:
-            self.state = decode_task_state(value or b"")
-        elif key not in (START_KEY, SPOUT_KEY) and not is_of_task(key):
-            decode_slot_key(key)  # a spout in Spark had this name
+            state = decode_task_record(value or b"")
+            self.state = state if isinstance(state, TaskState) else None
+        elif key not in (START_KEY, SPOUT_KEY) and task_in(key) is None:
+            decode_slot_key(key)  # a spout that reads topics had this name
 
 
 class TaskCommits:

@@ -1,59 +1,42 @@
-"""The loop of a stage in Python: plan source records, run the function, write all that comes of them.
+"""The process of a stage in Python: a member of a group that shares out the tasks of a spout.
 
-Invariant: tuples, inits and the state in which their source record is written are one transaction. No user
-code runs while it is open. A record that is planned and not written is planned again by a restart; one that
-fails in the stage never was in an acker, and is the ledger's at once.
+Each task has a thread and a bolt of its own, as in Storm. Invariant: a task is begun only while the group has
+assigned it here; who gets it next fences the one before, so a member that has not noticed writes nothing.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
-import numpy as np
-from pyroaring import BitMap64
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.settings import Settings
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.errors import as_clear_error, is_forbidden
+from acktree.core.kafka.settings import Settings, is_kip_848
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stats import Report
-from acktree.core.topology.file import BoltTable, SpoutTable
-from acktree.core.topology.registry import History, read_history
-from acktree.producers.bolt import AnyBolt, Context
-from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
-from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
-from acktree.producers.errors import ExecuteHangs, UnknownComponent
-from acktree.producers.functions import as_bolt
-from acktree.producers.kafka.record_limits import read_limits
-from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
-from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.core.topology.registry import History, Registry
+from acktree.producers.bolt import AnyBolt
+from acktree.producers.errors import BadHandler, UnknownComponent
+from acktree.producers.functions import bolt_class_of
+from acktree.producers.kafka.deadline_call import close_consumer
+from acktree.producers.kafka.membership import group_settings, is_incremental
+from acktree.producers.spouts.driver.owners import TakenOver
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
-from acktree.producers.spouts.state_topic import OutputRecord
-from acktree.producers.stages.planned_records import PlannedRecords
-from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
-from acktree.producers.stages.source_reader import SourceReader
-from acktree.producers.tuples import Place, Record, Tuple
-from acktree.producers.worker.execute_limit import ExecuteLimit
-from acktree.producers.worker.executing.batch_sizing import Turn
-from acktree.producers.worker.executing.bolt_kinds import (
-    check_bolt,
-    collector_of,
-    configure,
-    find_execute_timeout,
-    in_a_thread,
-    make_execution,
-)
-from acktree.wire.control_records import Absent, Cause, Failure, Span
-from acktree.wire.ids import IdArray, root_ids
+from acktree.producers.spouts.state_topic import ZombieDriver
+from acktree.producers.stages.stage_task import StageTask
+from acktree.producers.worker.executing.bolt_kinds import check_bolt
+from acktree.wire.state_records import StateStart
 
-IDLE_WAIT_S = 0.05
-"""How long to wait for a source record: what comes from an acker waits for as long."""
-BUSY_WAIT_S = 0.002
-"""The same while records are executed."""
-COMMIT_INTERVAL_S = 0.01
-"""What is finished waits at most so long for its transaction, so that many share one."""
-COMMIT_RECORDS = 10_000
-MAX_PLANNED = 2_000
-"""At most so many records wait for the function, unless it takes more at a time."""
+POLL_S = 0.1
+REVOKE_S = 30.0
+"""How long a task that moves may take to finish what is executed; then its next process fences it."""
+ASK_GROUP_S = 1.0
+"""How often a process asks the group whether it still has a task that somebody has fenced."""
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+"""Moves only what must move; ``range`` would give all tasks to one member, as each has a topic of its own."""
 
 _TRUTH: dict[str, object] = {"true": True, "false": False}
 OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
@@ -63,11 +46,69 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
 }
 """Options of a stage: the field of SpoutOptions, and what each value means."""
 
+
 log = logging.getLogger("acktree.spout")
 
 
+class TaskThread:
+    """One task, in a thread of its own."""
+
+    def __init__(self, make: Callable[[], StageTask], driver_before: StateStart | None) -> None:
+        """Begin to run what ``make`` makes."""
+        self._make, self._driver_before = make, driver_before
+        self.made: StageTask | None = None
+        self.is_ready = self._is_stopping = False
+        self.error: Exception | None = None
+        self._thread = world.start_thread(self._run, "stage task")
+
+    def _run(self) -> None:
+        try:
+            self.made = self._make()
+            if self._is_stopping:
+                self.made.stop()
+            self.made.run(self._driver_before, self._set_ready)
+        except Exception as error:
+            self.error = error
+
+    def _set_ready(self) -> None:
+        self.is_ready = True
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._is_stopping = True
+        if self.made is not None:
+            self.made.stop()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more; ``error`` is what has ended it."""
+        return not self._thread.is_alive()
+
+
+class LivenessOfTasks(Liveness):
+    """Stands still where one of the tasks does."""
+
+    def __init__(self, stuck_after_s: float, tasks: Callable[[], Iterable[StageTask]]) -> None:
+        super().__init__(stuck_after_s)
+        self._tasks = tasks
+
+    @property
+    def turn_s(self) -> float:
+        """That of the task whose turn lasts longest."""
+        return max((task.progress.turn_s for task in self._tasks()), default=0.0)
+
+    @property
+    def stalled_s(self) -> float:
+        """That of the task that has stood still for longest."""
+        return max((task.progress.stalled_s for task in self._tasks()), default=0.0)
+
+
 class StageWorker:
-    """Runs one spout that reads topics, with the function or the bolt class that makes its tuples."""
+    """Runs the tasks of one spout that reads topics, as the group shares them out."""
 
     def __init__(
         self,
@@ -83,254 +124,221 @@ class StageWorker:
     ) -> None:
         """Connect; no other process of the spout is fenced before ``run``. ``options``: of SpoutOptions.
 
+        ``stage`` is a function by @stage, a class of bolt or a function that makes one, for each task one; or
+        a bolt, if the spout has one task.
+
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
         """
-        stage = as_bolt(stage)
-        check_bolt(stage)
-        user = user or {}
-        history = read_history(bootstrap, topology, user)
-        self.name = find_stage_name(history, stage, name)
-        table = history.latest.spouts[self.name]
+        self._stage, bolt = stage, _bolt_of(stage)
+        check_bolt(bolt)
+        self._bootstrap, user = bootstrap, user or {}
+        self._registry = Registry(bootstrap, topology, user)
+        latest = self._registry.history.latest
+        self.name = find_stage_name(self._registry.history, bolt, name)
+        table, self._tasks = latest.spouts[self.name], latest.spout_tasks[self.name]
+        self._refuse_shared_bolt()
         given = {"starting_offsets": table.spark.starting_offsets} | dict(options or {})
         given.setdefault("fail_on_data_loss", table.spark.fail_on_data_loss)
-        self._driver = SpoutDriver(
-            SpoutOptions(bootstrap, topology, self.name, kafka=user, has_blocks=False, **given)  # type: ignore[arg-type]
-        )
-        self._history = self._driver.history
-        self._ready = ready
-        latest = self._history.latest
-        self.task = f"{self.name}@{world.process_name()}"
-        self.progress = Liveness(stuck_after_of(user) if stuck_after_s is None else stuck_after_s)
-        self._limits = read_limits(bootstrap, [*table.emits, latest.ack_init_topic], user)
-        self._output: list[OutputRecord] = []
-        self._packer = RootPacker(self._history, self.task, lambda *_: None)
-        make_collector = collector_of(stage, exactly_once=True)
-        self._collector = make_collector(self.name, self._history, self._packer, self._produce)
-        self._collector.sums = RootSums(self.name, self._packer)
-        as_table = table_of(table)
-        configure(self._collector, stage, as_table, self.name, user)
-        self._planned = PlannedRecords()
-        self._turn_limit = Turn()
-        made = make_execution(
-            stage,
-            self._collector,
-            self._planned,
-            self._planned.hand,
-            self._turn_limit,
-            exactly_once=True,
-        )
-        self._execution = in_a_thread(
-            made, self._collector, self._turn_limit, self._planned.put_back, self.progress
-        )
-        self._limit = ExecuteLimit(
-            find_execute_timeout(stage, as_table, self.name), self._execution, self.progress
-        )
-        self._reader = SourceReader(bootstrap, latest.group_of(self.name), user)
-        self._floors: dict[Place, int] = {}
-        self._stopping = False
-        self._next_commit_s = 0.0
+        self._options = SpoutOptions(bootstrap, topology, self.name, kafka=user, has_blocks=False, **given)  # type: ignore[arg-type]
+        stuck_s = stuck_after_of(user) if stuck_after_s is None else stuck_after_s
+        self.progress: Liveness = LivenessOfTasks(stuck_s, self._made)
+        self._set_ready: Callable[[str], None] = ready
+        self._threads: dict[int, TaskThread] = {}
+        """Of the tasks that are assigned."""
+        self._leaving: list[TaskThread] = []
+        self._is_joined = self._is_ready = self._stopping = False
+        self._ask_at_s = 0.0
+        self._driver_before: StateStart | None = None
+        self._first: StageTask | None = self._make_task(self._tasks[0], bolt)
+        self._user = {**({} if is_kip_848(user) else COOPERATIVE), **user}
+        group = latest.members_group(self.name)
+        settings = group_settings(bootstrap, group, self._user, exactly_once=True)
+        self._consumer = make_consumer({**settings, "queued.min.messages": 1})
+
+    def _refuse_shared_bolt(self) -> None:
+        """Raise BadHandler for one bolt that several tasks would execute at once."""
+        if isinstance(self._stage, AnyBolt) and len(self._tasks) > 1:
+            raise BadHandler(
+                f"spout {self.name} has {len(self._tasks)} tasks, and a bolt serves one of them: "
+                f"give its class, {type(self._stage).__name__}, not an instance"
+            )
+
+    def _make_task(self, task: int, bolt: AnyBolt) -> StageTask:
+        progress = Liveness(self.progress.stuck_after_s)
+        return self.make_task(replace(self._options, task=task), bolt, progress)
+
+    def make_task(self, options: SpoutOptions, stage: AnyBolt, progress: Liveness) -> StageTask:
+        """Return a task; a test watches it."""
+        return StageTask(options, stage, progress)
+
+    def _task_of(self, number: int) -> StageTask:
+        """Return a new task; the first one was made to check all that it is made of."""
+        first, self._first = self._first, None
+        if first is not None and number == self._tasks[0]:
+            return first
+        if first is not None:
+            first.close()
+        return self._make_task(number, _bolt_of(self._stage))
+
+    def _made(self) -> list[StageTask]:
+        return [thread.made for thread in [*self._threads.values()] if thread.made is not None]
 
     @property
     def reports(self) -> "StageReports":
-        """What is reported of the spout."""
-        return StageReports(self._driver)
+        """What is reported of the tasks that run here."""
+        return StageReports(self._made)
 
     def stop(self) -> None:
         """Ask ``run`` to end after the records that are executed; may be called from a signal handler."""
         self._stopping = True
-        self._turn_limit.stop()
 
     def run(self) -> None:
         """Run until stopped.
 
         Raises:
-            ZombieDriver: another process has taken the spout over. DataLoss, BrokerRefused: see there.
-            ExecuteHangs: ``execute`` does not return, long after its record has failed.
+            TakenOver: Spark has taken the spout over. What ends one of the tasks: see ``StageTask.run``.
         """
-        self._collector.faults.threads = {world.thread_id()}
-        is_whole = hangs = False
+        assert self._first is not None, "run is called once"
         try:
-            self._execution.prepare(Context(self._history.latest, self.name, self.task))
-            self._driver.open(None)
-            self._ready(f"ready spout {self.name} of topology {self._history.name}")
+            self._driver_before = self._first.driver_start()
+            self._subscribe()
             while not self._stopping:
-                self._turn()
-            self._execution.finish(self._in_hand())
-            is_whole = True
-        except ExecuteHangs:
-            hangs = True
-            raise
+                self._poll()
+                self._follow_tasks()
+                self._watch_threads()
         finally:
-            self.progress.end()
-            try:
-                if not hangs:
-                    self._execution.cleanup()
-            finally:
-                self._close(is_whole)
+            self._close()
 
-    def _close(self, is_whole: bool) -> None:
-        try:
-            if is_whole:
-                with self._collector.guard:
-                    self._write()
-        finally:
-            self._collector.lines.flush(is_last=True)
-            self._reader.close()
-            self._driver.close()
+    def _topic_of(self, task: int) -> str:
+        return self._registry.history.latest.result_topic(task)
 
-    def _turn(self) -> None:
-        if self._execution.moves:
-            self.progress.begin_turn()
-        with self.progress.waiting():
-            self._driver.service(0.0)
-        self._follow()
-        self._reader.read(self._wait_s())
-        self._plan()
-        if self._execution.takes_records and (records := self._planned.take(self._room())):
-            with self._collector.guard:
-                self._planned.put_back(self._execution.run(records))
-        self._execution.wait()
-        with self._collector.guard:
-            self._serve()
+    def _subscribe(self) -> None:
+        topics = [self._topic_of(task) for task in self._tasks]
+        self._consumer.subscribe(
+            topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
-    def _wait_s(self) -> float:
-        if self._planned and self._execution.takes_records:
-            return 0.0
-        return BUSY_WAIT_S if self._execution.is_busy or self._collector.has_unsent else IDLE_WAIT_S
-
-    def _room(self) -> int:
-        """Return how many records the execution takes now."""
-        limit = self._execution.max_in_hand
-        room = self._execution.max_records
-        return room if limit is None else max(0, min(room, limit - len(self._in_hand())))
-
-    def _in_hand(self) -> list[Tuple]:
-        return [tup for hand in self._planned.hands.values() for tup in hand.values()]
-
-    def _follow(self) -> None:
-        """Read the partitions that the driver has, and let go of what was planned before a rewind."""
-        wanted: dict[Place, int] = {}
-        rewound: list[Place] = []
-        for place, (_, ledger) in self._driver.places().items():
-            wanted[place] = ledger.next_offset
-            if self._floors.get(place, ledger.floor) != ledger.floor:
-                rewound.append(place)
-            self._floors[place] = ledger.floor
-        if rewound:
-            places = self._driver.places()
-            self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
-        self._reader.follow(wanted)
-        if self._reader.out_of_range:
-            starts = self._driver.log_starts()  # before the check: retention goes on
-            self._driver.check_sources()
-            self._reader.skip_to(starts)
-
-    def _plan(self) -> None:
-        """Plan more records where few wait."""
-        wanted = max(MAX_PLANNED, 2 * self._execution.max_records)
-        if 2 * len(self._planned) > wanted:
+    def _poll(self) -> None:
+        """Serve the group. Its partitions are paused: only errors come."""
+        message = self._consumer.poll(POLL_S)
+        error = message.error() if message is not None else None
+        if error is None:
             return
-        places = self._driver.places()
-        ends = {
-            slot: end for place, (slot, _) in places.items() if (end := self._reader.end(place)) is not None
-        }
-        batch = self._driver.plan(ends, wanted - len(self._planned))
-        if batch is not None:
-            self._read(batch)
+        if error.code() == KafkaError._FATAL or is_forbidden(error):
+            raise as_clear_error(error, self._bootstrap, f"the group of spout {self.name}")
+        log.info("action=kafka_error reason=%s", error)
 
-    def _read(self, batch: PlannedBatch) -> None:
-        """Take the records of a batch; what is new was fetched before it was planned."""
-        for range_ in batch.ranges:
-            if range_.start < range_.end:
-                records = list(self._reader.take((range_.topic, range_.partition), range_.start, range_.end))
-                self._add(
-                    batch.version, range_.slot, range_.run << 4, range(range_.start, range_.end), records
-                )
-        for again in batch.again:
-            self._add_again(batch.version, again, again.run << 4, range(again.start, again.end))
-        for group in batch.replays:
-            self._add_again(batch.version, group, group.generation, group.offsets)
+    def _on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
+        places = [TopicPartition(place.topic, place.partition, 0) for place in assigned]
+        (consumer.incremental_assign if is_incremental(self._user) else consumer.assign)(places)
+        if places:
+            consumer.pause(places)
+        self._is_joined = True
+        for place in places:
+            if not self._stopping:
+                self._start(_task_in(place))
 
-    def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
-        if offsets:
-            with self.progress.waiting():
-                found = self._driver.read_records((of.topic, of.partition), offsets)
-                if absent := set(offsets).difference(found):
-                    self._driver.check_removed({of.slot: min(absent)})
-            records = [cast(Record, found[at]) for at in sorted(found)]
-            self._add(version, of.slot, generation, offsets, records)
+    def _start(self, task: int) -> None:
+        self._threads[task] = TaskThread(lambda: self._task_of(task), self._driver_before)
 
-    def _add(
-        self, version: int, slot: int, generation: int, offsets: Sequence[int], records: Sequence[Record]
-    ) -> None:
-        """Let records wait; planned offsets that hold none are done."""
-        there = np.array([record.offset() or 0 for record in records], np.int64)
-        if len(records):
-            self._planned.add(version, root_ids(slot, generation, there), records)
-            self._collector.hands_on_traces |= self._planned.has_seen_traces
-        if len(records) < len(offsets):
-            absent = sorted(set(offsets).difference(there.tolist()))
-            spans = [Span(at, at + 1) for at in absent]
-            self._driver.absent(Absent(slot, generation >> 4, spans))
+    def _on_revoke(self, _: Consumer, revoked: list[TopicPartition]) -> None:
+        self._let_go(revoked, REVOKE_S)
 
-    def _produce(
-        self,
-        topic: str,
-        value: Payload,
-        key: Payload = None,
-        headers: Pairs | None = None,
-        timestamp_ms: int = NO_TIMESTAMP,
-    ) -> None:
-        """Keep a tuple for the next transaction. Raises Unwritable: its topic would never accept it."""
-        self._limits.check(topic, value, key, headers, timestamp_ms)
-        self._output.append(OutputRecord(topic, key, value, headers, timestamp_ms=timestamp_ms))
+    def _on_lost(self, _: Consumer, lost: list[TopicPartition]) -> None:
+        self._let_go(lost, 0.0)
 
-    def _serve(self) -> None:
-        """Take what has ended, and write it when that is due; with the guard."""
-        self._execution.collect()
-        if self._limit.limit_s:
-            self._limit.check()
-        now_s = world.monotonic_s()
-        if now_s >= self._next_commit_s or len(self._output) >= COMMIT_RECORDS:
-            self._write()
-            self._next_commit_s = now_s + COMMIT_INTERVAL_S
+    def _let_go(self, places: Sequence[TopicPartition], wait_s: float) -> None:
+        """End the tasks of these topics; those that take longer end later, fenced by their next process."""
+        ending = [self._threads.pop(task) for task in map(_task_in, places) if task in self._threads]
+        for thread in ending:
+            thread.stop()
+        until_s = world.monotonic_s() + wait_s
+        for thread in ending:
+            thread.join(max(0.0, until_s - world.monotonic_s()))
+        self._leaving += ending
 
-    def _write(self) -> None:
-        """Write what is finished, in one transaction with the state that says so."""
-        self._collector.release()
-        self._collector.flush()
-        finished = self._packer.take()
-        inits = [record for each in finished for record in self._inits(each)]
-        output, self._output = [*self._output, *inits], []
-        failures: list[Failure] = []
-        places = {slot: place for place, (slot, _) in self._driver.places().items()}
-        for each in finished:
-            self._end_writing(places, each.version, each.entries["root"], has_failed=False)
-            failed = np.array([fail.root for fail in each.failed], np.uint64)
-            self._end_writing(places, each.version, failed, has_failed=True)
-            failures += [
-                Failure(
-                    fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple
-                )
-                for fail in each.failed
-            ]
-        if output or finished:
-            with self.progress.waiting():
-                self._driver.write(output, failures)
+    def _follow_tasks(self) -> None:
+        """Follow a newer version of the topology that has other tasks for the spout."""
+        self._registry.refresh()
+        tasks = self._registry.history.latest.spout_tasks.get(self.name, ())
+        if tasks and tasks != self._tasks:
+            self._tasks = tasks
+            self._refuse_shared_bolt()
+            self._subscribe()
 
-    def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
-        published = self._history.at(finished.version)
-        return [
-            OutputRecord(published.ack_init_topic, None, record, partition=partition)
-            for partition, record in inits_of_tasks(published, finished.entries)
-        ]
+    def _watch_threads(self) -> None:
+        """Begin tasks again that a newer version of the topology has ended, or a process that lost them."""
+        for thread in [each for each in self._leaving if each.has_ended]:
+            self._leaving.remove(thread)
+            _raise_if_not_fenced(thread)
+        for task, thread in [*self._threads.items()]:
+            if not thread.has_ended:
+                continue
+            _raise_if_not_fenced(thread)
+            if thread.error is None or self._still_has(task):
+                self._start(task)
+        if self._is_joined and not self._is_ready and all(each.is_ready for each in self._threads.values()):
+            self._is_ready = True
+            self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
 
-    def _end_writing(
-        self, places: Mapping[int, Place], version: int, roots: IdArray, *, has_failed: bool
-    ) -> None:
-        for slot, offsets in self._planned.finish(roots, places.get).items():
-            self._driver.end_writing(slot, BitMap64(offsets), version, has_failed=has_failed)
+    def _still_has(self, task: int) -> bool:
+        """Return whether the group says so: it accepts a commit from nobody else. Asked now and then."""
+        if world.monotonic_s() < self._ask_at_s:
+            return False
+        self._ask_at_s = world.monotonic_s() + ASK_GROUP_S
+        try:
+            place = TopicPartition(self._topic_of(task), 0, 0)
+            answer = self._consumer.commit(offsets=[place], asynchronous=False)
+            return all(each.error is None for each in answer or [])
+        except KafkaException as error:
+            log.info("action=task_not_held task=%d reason=%s", task, error)
+            return False
+
+    def _close(self) -> None:
+        """End all tasks, then leave the group; raise what has ended one of them."""
+        threads = [*self._threads.values(), *self._leaving]
+        for thread in threads:
+            thread.stop()
+        if self._first is not None:
+            self._first.close()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:
+            close_consumer(self._consumer)
+            self._registry.close()
+        for thread in threads:
+            _raise_if_not_fenced(thread)
+
+
+class StageReports:
+    """What the tasks of a stage's process report."""
+
+    def __init__(self, tasks: Callable[[], Iterable[StageTask]]) -> None:
+        self._tasks = tasks
+
+    @property
+    def newest(self) -> Sequence[Report]:
+        """The newest reports."""
+        return [report for task in self._tasks() for report in task.reports]
+
+
+def _task_in(place: TopicPartition) -> int:
+    return int(place.topic.rpartition("-")[2])
+
+
+def _raise_if_not_fenced(thread: TaskThread) -> None:
+    """Raise what has ended a task; that another process has taken it over is what the group has wanted."""
+    error = thread.error
+    if error is not None and (isinstance(error, TakenOver) or not isinstance(error, ZombieDriver)):
+        raise error
+
+
+def _bolt_of(stage: "AnyBolt | Callable[..., object]") -> AnyBolt:
+    """Return a bolt; a new one unless ``stage`` is one."""
+    made = bolt_class_of(stage) or stage
+    return cast(AnyBolt, made if isinstance(made, AnyBolt) or not callable(made) else made())
 
 
 def parse_stage_options(given: Mapping[str, str]) -> dict[str, object]:
@@ -351,27 +359,6 @@ def parse_stage_options(given: Mapping[str, str]) -> dict[str, object]:
             raise BadOption(f"{name}={value!r}: must be {' or '.join(values)}")
         found[field] = values[value]
     return found
-
-
-class StageReports:
-    """What a stage's process reports."""
-
-    def __init__(self, driver: SpoutDriver) -> None:
-        self._driver = driver
-
-    @property
-    def newest(self) -> Sequence[Report]:
-        """The newest reports."""
-        return self._driver.latest_reports
-
-
-def table_of(spout: SpoutTable) -> BoltTable:
-    """Return what a stage is, as a bolt that reads the spout's topics.
-
-    >>> table_of(SpoutTable(topics=("orders",), emits=("items",))).reads
-    ('orders',)
-    """
-    return BoltTable(reads=spout.topics, emits=spout.emits)
 
 
 def find_stage_name(history: History, stage: AnyBolt, wanted: str | None) -> str:

@@ -220,6 +220,10 @@ class Topology(_Table):
         """Return the consumer group of a spout or bolt."""
         return f"{self.name}.{component}"
 
+    def members_group(self, spout: str) -> str:
+        """Return the group whose members share out the tasks of a spout's stage in Python."""
+        return f"{self.group_of(spout)}.members"
+
     def emitted_topics(self) -> tuple[str, ...]:
         """Return every topic that a spout or bolt of this topology emits, in file order."""
         tables: tuple[SpoutTable | BoltTable, ...] = (*self.spouts.values(), *self.bolts.values())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -42,7 +42,8 @@ def run(
     """Run MODULE:NAME, a Spout class or a stage, or a function that returns one.
 
     A stage is a function by @stage, or a class of bolt: it makes tuples of the records of a spout's topics.
-    One process runs it; a second one takes it over. Of a Spout class run one process per task.
+    Run as many processes of it as wanted, up to one per task: they share the tasks out. Of a Spout class run
+    one process per task.
 
     The current folder is searched for MODULE.
     """
@@ -53,8 +54,13 @@ def run(
         return partial(SpoutWorker, spout=made, task=task or 0, name=name)
     if task is not None:
         raise click.UsageError(
-            "--task is for a Spout class: the process of a stage has all tasks of its spout"
+            "--task is for a Spout class: the processes of a stage share out the tasks of its spout"
         )
     collect_rarely()
     options: Mapping[str, object] = parse_stage_options(parse_settings(given))
-    return partial(StageWorker, stage=made, name=name, options=options)
+    first = [made]
+
+    def make_bolt() -> AnyBolt:
+        return first.pop() if first else cast(AnyBolt, make_handler(handler, KINDS))
+
+    return partial(StageWorker, stage=make_bolt, name=name, options=options)

@@ -31,8 +31,9 @@ class QueuedReplay(NamedTuple):
 class ReplayQueue:
     """Commands in the order in which they were read."""
 
-    def __init__(self, commits: SpoutCommits) -> None:
-        self._commits = commits
+    def __init__(self, commits: SpoutCommits, hand_on: Callable[[ReplayCommand], bool]) -> None:
+        """``hand_on`` sends a command to another task that has its slot; False: there is none."""
+        self._commits, self._hand_on = commits, hand_on
         self._waiting: list[QueuedReplay] = []
 
     def add(self, order: QueuedReplay) -> None:
@@ -70,6 +71,8 @@ class ReplayQueue:
         """Apply a command under a run; return False where it has to wait for the one before it."""
         ledger = ledger_of(order.command.slot)
         if ledger is None:
+            if self._hand_on(order.command):
+                return True
             log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
             return True
         ledger.end_command()

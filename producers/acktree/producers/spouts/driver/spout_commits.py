@@ -8,6 +8,7 @@ planned on a committed state that does not hold it: it is in flight only if the 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
@@ -16,26 +17,31 @@ from confluent_kafka.admin import AdminClient
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.core.kafka.errors import clear_errors
-from acktree.core.topology.registry import Published
+from acktree.core.topology.registry import History
 from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.slot_states import raised, renew_if_too_old, state_of
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset, GroupOffsets
+from acktree.producers.spouts.driver.owners import Owners
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.driver.spout_states import SpoutStates
+from acktree.producers.spouts.driver.spout_states import SpoutStates, freest_run
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.producers.spouts.state_topic import DeadLetter, OutputRecord, StateTopic
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import MAX_RUN, next_run
 from acktree.wire.state_records import (
     SPOUT_KEY,
+    START_KEY,
     SlotKey,
     SlotState,
     SpoutState,
+    StateStart,
     TaskPosition,
     encode_slot_state,
     encode_spout_state,
+    task_key,
+    task_start_key,
 )
 
 log = logging.getLogger("acktree.spark")
@@ -88,17 +94,30 @@ class SpoutCommits:
         self,
         consumer: Consumer,
         admin: AdminClient,
-        published: Published,
+        history: History,
         options: SpoutOptions,
         monotonic: Callable[[], float],
     ) -> None:
+        published, task = history.latest, options.task
         self._consumer, self._published, self._bootstrap = consumer, published, options.bootstrap
+        self._owners = Owners(history, options.spout, task)
         self._group = published.group_of(options.spout)
         self._offsets = GroupOffsets(consumer, self._group, options.bootstrap)
-        topic = published.state_topic(options.spout)
-        self._topic = StateTopic(admin, options.bootstrap, options.kafka, self._group, topic, self._group)
-        self._read = SpoutStates()
+        self._task, self._key = task, SPOUT_KEY if task is None else task_key(task)
+        self._topic = StateTopic(
+            admin,
+            options.bootstrap,
+            options.kafka,
+            self._group,
+            published.state_topic(options.spout),
+            self._owners.id_of(task),
+            start_key=START_KEY if task is None else task_start_key(task),
+            version=published.version,
+        )
+        self._read = SpoutStates(task)
         """What was read at the start of slots that are not read."""
+        self._moved: set[SlotKey] = set()
+        """Slots whose results go to another topic than is read, or not all of whose runs count."""
         self._stored: dict[bytes, bytes] = {}
         """What this driver has committed, by key."""
         self._encoded: dict[SourceSlot, _Encoded] = {}
@@ -111,7 +130,7 @@ class SpoutCommits:
         self._given: int | None = None
         """The batch that Spark was given and that it has not named since."""
         self.is_first = False
-        """Whether no driver before this one has done anything."""
+        """Whether nobody has done anything for these tasks."""
         self.positions: dict[int, ResultPosition] = {}
         self._tasks: Mapping[int, TaskLedger] = {}
         self._monotonic, self._renew_at_s = monotonic, 0.0
@@ -125,16 +144,25 @@ class SpoutCommits:
     def result_topic(self, task: int) -> str:
         return self._published.result_topic(task)
 
-    def begin(self, tasks: Iterable[int]) -> None:
-        """Fence the driver before, and read its state; ``tasks`` have those that were taken away among them.
+    def driver_start(self) -> StateStart | None:
+        """Return the newest start of a driver of all tasks, as far as it is committed."""
+        return self._topic.read_committed(SpoutStates()).starts.get(None)
 
-        Their results are read until drained. Raises what ``StateTopic.take_over`` raises.
+    def begin(self, tasks: Iterable[int], driver_before: StateStart | None = None) -> None:
+        """Fence who was there before, and read the state; those taken away are among ``tasks``.
+
+        Their results are read until drained. Raises TakenOver, and what ``StateTopic.take_over`` raises.
         """
-        self._read = self._topic.take_over(SpoutStates()).at_start()
-        for task, next_offset, applied in self._read.spout.tasks if self._read.spout else ():
-            self.positions[task] = ResultPosition(next_offset, applied=set(applied))
+        to_end = partial(self._owners.to_end, driver_before=driver_before)
+        states = self._topic.take_over(SpoutStates(self._task), to_end).at_start()
+        wanted = set(tasks)
+        for task, next_offset, applied in self._owners.positions(states):
+            if self._task is None or task in wanted:
+                self.positions[task] = ResultPosition(next_offset, applied=set(applied))
+        states.slots = {key: state for key, state in states.slots.items() if self._owners.has(key)}
+        self._read = states
         self._stored = dict.fromkeys((key.encode() for key in self._read.slots), b"")
-        self.join(tasks)
+        self.join(wanted)
 
     def join(self, tasks: Iterable[int]) -> None:
         """Add tasks, each with the position that is known of it."""
@@ -165,15 +193,18 @@ class SpoutCommits:
         """
         group = self._offsets.fetch(sources, None)
         terms = [entry.seal.term for entry in group.values() if entry.seal]
-        state = self._read.spout
+        states = self._read
         others = max(*terms, logged.term if logged else 0, 0)
-        self.term = 1 + max(others, state.term if state else 0)
+        self.term = 1 + max(others, states.term)
         self._number = self.term << NUMBER_BITS
-        if state is not None:
-            self.batch, self.planned = state.batch, state.planned
-        if state is not None and state.term >= others:
-            self.use_run(next_run(state.run))
-        elif state or terms or logged or self._have_results():
+        if self._task is None and states.spout is not None:
+            self.batch = states.spout.batch
+            self.planned = 0 if any(map(states.is_newer, states.tasks)) else states.spout.planned
+        if (runs := self._owners.runs(states)) and states.term >= others:
+            run = freest_run(runs)
+            self._moved = self._owners.moved(states, run)
+            self.use_run(run)
+        elif runs or terms or logged or self._have_results():
             self.use_run(1 + int(world.random_fraction() * MAX_RUN))
             for key, slot in self._read.slots.items():
                 self._read.slots[key] = SlotState(slot.frontier, slot.frontier, self.run, slot.done)
@@ -185,6 +216,10 @@ class SpoutCommits:
     def take_state(self, source: SourceSlot) -> SlotState | None:
         """Return, once, what the state that was read at the start says of a slot; None for nothing."""
         return self._read.slots.pop(key_of(source), None)
+
+    def has_moved(self, source: SourceSlot) -> bool:
+        """Return whether what is in flight of a slot has to be emitted again: its results are not read."""
+        return key_of(source) in self._moved
 
     def is_of_former(self, topic: str, topic_id: str) -> bool:
         """Return whether the state is of a topic of this name with another id, and not of this one."""
@@ -322,6 +357,7 @@ class SpoutCommits:
         # Life of a record, step 12.
         if self._given is not None:
             return
+        self._topic.check_fenced()
         if is_due := self._monotonic() >= self._renew_at_s:
             self._offsets.forget()
             self._encoded.clear()  # durations count from the time of their record
@@ -369,11 +405,12 @@ class SpoutCommits:
             self._stored = dict(records)
 
     def _records(self, planned: int) -> Records:
-        return {**self._slot_records(), SPOUT_KEY: self._spout_record(planned)}
+        return {**self._slot_records(), self._key: self._spout_record(planned)}
 
     def _spout_record(self, planned: int) -> bytes:
         tasks = [position.state(task) for task, position in self.positions.items()]
-        return encode_spout_state(SpoutState(self.term, self._driver, self.run, self.batch, planned, tasks))
+        numbers = self.term, self._driver, self.run, self.batch, planned
+        return encode_spout_state(SpoutState(*numbers, tasks, self._published.version))
 
     def _slot_records(self) -> Records:
         """Return by key what is known of all slots, of those that are not read any more, too.

@@ -46,7 +46,9 @@ from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
 from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver
-from acktree.wire.control_records import Absent, Failure
+from acktree.wire.codec import encode_replay_command
+from acktree.wire.control_records import Absent, Failure, ReplayCommand
+from acktree.wire.state_records import StateStart
 
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05
@@ -86,9 +88,9 @@ class SpoutDriver:
             self._source_reader, topology.dead_letter_topic, group, options.bootstrap
         )
         self.tasks: dict[int, TaskLedger] = {}
-        self.commits = SpoutCommits(self._consumer, self._admin, topology, options, monotonic)
+        self.commits = SpoutCommits(self._consumer, self._admin, self._registry.history, options, monotonic)
         self._resets = OffsetResets(options, self.commits, self.tasks)
-        self._replay_queue = ReplayQueue(self.commits)
+        self._replay_queue = ReplayQueue(self.commits, self._hand_on)
         self._results = SpoutResults(
             ResultTopics(self._consumer, options.bootstrap, lambda: self._reporter.clock_ahead_s),
             self.tasks,
@@ -130,24 +132,31 @@ class SpoutDriver:
         """The version of the topology that is followed."""
         return self._sources.topology
 
-    def open(self, logged: PlannedBatch | None) -> None:
+    def open(self, logged: PlannedBatch | None, driver_before: StateStart | None = None) -> None:
         """Take over: fence the driver before, restore its state and what the logged batch says.
+
+        ``driver_before``: the start of a driver of all tasks that the driver of one may fence; it gives way
+        to any other. Raises TakenOver, and what ``StateTopic.take_over`` raises.
 
         What is in flight counts as emitted now. Where results of it may have been removed it is overdue: what
         the results that are left do not finish is emitted again, once they are read.
         """
         spout, commits, topics = self._options.spout, self.commits, self.topics
         versions = self._registry.history.versions.values()
-        commits.begin({task for version in versions for task in version.spout_tasks.get(spout, ())})
+        ever = {task for version in versions for task in version.spout_tasks.get(spout, ())}
+        commits.begin(ever if self._options.task is None else {self._options.task}, driver_before)
         while not self._try(commits.probe):
             world.sleep(GROUP_CHECK_S)
         group = commits.take_over(topics.partitions, logged)
         self._watch.check_topics(topics, commits.is_of_former)
         is_first = commits.is_first
-        starts = (topics.starting_offsets if is_first else topics.log_starts)(topics.partitions)
+        starts = topics.log_starts(topics.partitions)
+        if is_first:
+            initial = topics.partitions if commits.term == 1 else self._sources.initial()
+            starts |= topics.starting_offsets(initial)
         age_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
         timeout_s = self.topology.message_timeout_s
-        for task in self.topology.spout_tasks[spout]:
+        for task in self._options.tasks_of(self.topology):
             self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
         restored = self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
         is_newest = commits.is_newest(logged)
@@ -321,6 +330,16 @@ class SpoutDriver:
     def latest_reports(self) -> Sequence[Report]:
         """What was reported last."""
         return self._reporter.latest
+
+    def _hand_on(self, command: ReplayCommand) -> bool:
+        """Send a command to the task that has its slot, by the version which is known here."""
+        latest = self.history.latest
+        slots = [each for each in latest.slots_of(self._options.spout) if each.slot == command.slot]
+        if not slots or (task := latest.task_of(slots[0])) in self.tasks:
+            return False
+        record = encode_replay_command(command)
+        self.commits.add_output([OutputRecord(latest.result_topic(task), None, record, partition=0)])
+        return True
 
     def _plan_probe(
         self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from acktree.core.topology.file import SpoutTable
+from acktree.core.topology.registry import Published
 from acktree.wire.errors import AcktreeError
 
 
@@ -31,6 +32,8 @@ class SpoutOptions:
     complete_by_batch: bool = False
     has_blocks: bool = True
     """Whether several records may share a root, as the topology says."""
+    task: int | None = None
+    """The number of the only task that is run, None for all."""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
 
     @property
@@ -41,6 +44,10 @@ class SpoutOptions:
     def block_of(self, table: SpoutTable) -> int:
         """Return how many records share a root."""
         return table.block if self.has_blocks else 1
+
+    def tasks_of(self, topology: Published) -> tuple[int, ...]:
+        """Return the tasks that are run, by the numbers of their result topics."""
+        return topology.spout_tasks[self.spout] if self.task is None else (self.task,)
 
     @property
     def group(self) -> str:

@@ -19,6 +19,11 @@ from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics, V
 from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
+from acktree.wire.errors import AcktreeError
+
+
+class TasksDealtAnew(AcktreeError):
+    """A newer version of the topology deals the partitions of a spout to other tasks; begin again."""
 
 
 class SpoutSources:
@@ -41,6 +46,16 @@ class SpoutSources:
         self._tasks, self._commits, self._follow_results = tasks, commits, follow_results
         self._resets, self._monotonic = resets, monotonic
         self.topics, self.topology = topics, registry.history.latest
+
+    def initial(self) -> tuple[SourceSlot, ...]:
+        """Return the partitions that have been there from the first version on.
+
+        Where other tasks have begun before a task does, these begin where ``startingOffsets`` says.
+        """
+        versions = self._registry.history.versions
+        first = min(number for number, each in versions.items() if self._options.spout in each.spouts)
+        known = {slot.slot for slot in versions[first].slots}
+        return tuple(source for source in self.topics.partitions if source.slot in known)
 
     def is_removed(self, source: SourceSlot, offset: int) -> bool:
         """Return whether retention has removed the record of an offset that is not there."""
@@ -95,10 +110,16 @@ class SpoutSources:
         return {slot: ledger.next_offset for slot, ledger in ledgers}
 
     def _adopt(self, topics: SpoutTopics) -> None:
-        """Go on with a newer version, or with new partitions: these begin at their first offset."""
-        self.topics, self.topology = topics, self._registry.history.latest
+        """Go on with a newer version, or with new partitions: these begin at their first offset.
+
+        Raises TasksDealtAnew: this driver has one task, and the partitions are dealt to other tasks now.
+        """
+        latest, spout = self._registry.history.latest, self._options.spout
+        if self._options.task is not None and latest.spout_tasks[spout] != self.topology.spout_tasks[spout]:
+            raise TasksDealtAnew(f"spout {spout} has other tasks since version {latest.version}")
+        self.topics, self.topology = topics, latest
         block = self._options.block_of(self.topology.spouts[self._options.spout])
-        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.positions):
+        if new := set(self._options.tasks_of(self.topology)) - set(self._commits.positions):
             self._commits.join(new)
             self._follow_results(sorted(new))
         policy = retry_policy(self.topology, self._options.spout)
@@ -142,6 +163,8 @@ class SpoutSources:
             if (state := self._commits.take_state(source)) is not None:
                 restored.add(source.slot)
                 ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
+                if self._commits.has_moved(source):
+                    ledger.renew(self._commits.run)
             else:
                 start = starts[source.slot]
                 if (entry := committed.get(source.slot)) and self._begins_at(source, entry, start, is_first):

@@ -1,46 +1,64 @@
-"""What the state topic of a spout in Spark holds: its driver's state, and that of each source partition.
+"""What the state topic of a spout holds: what its owners know, their starts, and each source partition.
 
+An owner is the driver of all tasks, None here, or the process that has one task of a stage, its number.
 Invariant: a record that cannot be read is an error, never skipped.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from acktree.producers.ledger.slot_states import offsets_of
+from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import (
     SPOUT_KEY,
     START_KEY,
     SlotKey,
     SlotState,
     SpoutState,
+    StateStart,
     decode_slot_key,
     decode_slot_state,
     decode_spout_state,
     decode_state_start,
-    is_of_task,
+    decode_task_record,
+    task_in,
+    task_start_key,
 )
 
 
 @dataclass(slots=True)
 class SpoutStates:
-    """All that a state topic holds; ``spout`` is None before the first commit of a driver."""
+    """All that a state topic holds, for the start of an owner."""
 
+    task: int | None = None
+    """Whose start reads this."""
     spout: SpoutState | None = None
+    """What the last driver of all tasks has committed, None if there was none."""
+    tasks: dict[int, SpoutState] = field(default_factory=dict)
+    """What owners of single tasks have committed."""
+    starts: dict[int | None, StateStart] = field(default_factory=dict)
+    """The newest start of each owner."""
     slots: dict[SlotKey, SlotState] = field(default_factory=dict)
     token: int | None = None
-    """That of the start that was read last."""
+    """That of the newest start of ``task``."""
     now_ms: int = 0
     """When that was appended."""
     times_ms: dict[SlotKey, int] = field(default_factory=dict)
     """When each of the slots was appended."""
 
     def add(self, key: bytes, value: bytes | None, time_ms: int) -> None:
-        """Add a record in the order of the topic, unless it is of a Python task. Raises MalformedRecord."""
-        if key == START_KEY:
-            self.token, self.now_ms = decode_state_start(value or b"").token, time_ms
+        """Add a record in the order of the topic. Raises MalformedRecord."""
+        owner = task_in(key)
+        if key == START_KEY or (owner is not None and key == task_start_key(owner)):
+            self.starts[owner] = decode_state_start(value or b"")
+            if owner == self.task:
+                self.token, self.now_ms = self.starts[owner].token, time_ms
         elif key == SPOUT_KEY:
             self.spout = decode_spout_state(value or b"")
-        elif not is_of_task(key):
+        elif owner is None:
             self._add(decode_slot_key(key), value, time_ms)
+        elif isinstance(state := decode_task_record(value or b""), SpoutState):
+            self.tasks[owner] = state  # the other kind is of a Spout class that had this name
 
     def _add(self, slot: SlotKey, value: bytes | None, time_ms: int) -> None:
         if value is None:
@@ -56,3 +74,27 @@ class SpoutStates:
             key: state.aged(max(0, self.now_ms - self.times_ms[key])) for key, state in self.slots.items()
         }
         return replace(self, slots=slots)
+
+    @property
+    def term(self) -> int:
+        """The highest term, 0 if nothing was ever committed."""
+        return max((state.term for state in (*self.tasks.values(), *self.drivers)), default=0)
+
+    @property
+    def drivers(self) -> list[SpoutState]:
+        """The state of the last driver of all tasks, if there was one."""
+        return [] if self.spout is None else [self.spout]
+
+    def is_newer(self, task: int) -> bool:
+        """Return whether a task has a state, and no driver of all tasks has begun after it."""
+        return task in self.tasks and (self.spout is None or self.tasks[task].term > self.spout.term)
+
+
+def freest_run(runs: Iterable[int]) -> int:
+    """Return the run that none of those who are at these runs has used for longest.
+
+    >>> freest_run([7]), freest_run([255]), freest_run([10, 14]), freest_run([10, 200])
+    (8, 1, 15, 11)
+    """
+    known = set(runs)
+    return max(range(1, MAX_RUN + 1), key=lambda run: min((at - run) % MAX_RUN for at in known))

@@ -105,8 +105,11 @@ class SpoutTopics(TopicEnds):
                 if slot is None:
                     self.unknown.append((topic, partition))
                     continue
+                task = topology.task_of(slot)
+                if options.task not in (None, task):
+                    continue
                 partitions.append(SourceSlot(slot.slot, topic, partition, topic_state.topic_id))
-                self.task_of[slot.slot] = topology.task_of(slot)
+                self.task_of[slot.slot] = task
         self.partitions = tuple(partitions)
         known, ids = {topic for topic, _, _ in slots}, {(topic, topic_id) for topic, topic_id, _ in slots}
         self.former = {

@@ -1,0 +1,325 @@
+"""The loop of a task of a stage in Python: plan source records, run the function, write what comes of them.
+
+Invariant: tuples, inits and the state in which their source record is written are one transaction. No user
+code runs while it is open. A record that is planned and not written is planned again by a restart; one that
+fails in the stage never was in an acker, and is the ledger's at once.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import cast
+
+import numpy as np
+from pyroaring import BitMap64
+
+from acktree.core import world
+from acktree.core.reports.liveness import Liveness
+from acktree.core.reports.stats import Report
+from acktree.core.topology.file import BoltTable, SpoutTable
+from acktree.producers.bolt import AnyBolt, Context
+from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
+from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
+from acktree.producers.errors import ExecuteHangs
+from acktree.producers.kafka.record_limits import read_limits
+from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
+from acktree.producers.spouts.driver.spout_options import SpoutOptions
+from acktree.producers.spouts.driver.spout_sources import TasksDealtAnew
+from acktree.producers.spouts.state_topic import OutputRecord
+from acktree.producers.stages.planned_records import PlannedRecords
+from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
+from acktree.producers.stages.source_reader import SourceReader
+from acktree.producers.tuples import Place, Record, Tuple
+from acktree.producers.worker.execute_limit import ExecuteLimit
+from acktree.producers.worker.executing.batch_sizing import Turn
+from acktree.producers.worker.executing.bolt_kinds import (
+    collector_of,
+    configure,
+    find_execute_timeout,
+    in_a_thread,
+    make_execution,
+)
+from acktree.wire.control_records import Absent, Cause, Failure, Span
+from acktree.wire.ids import IdArray, root_ids
+from acktree.wire.state_records import StateStart
+
+IDLE_WAIT_S = 0.05
+"""How long to wait for a source record: what comes from an acker waits for as long."""
+BUSY_WAIT_S = 0.002
+"""The same while records are executed."""
+COMMIT_INTERVAL_S = 0.01
+"""What is finished waits at most so long for its transaction, so that many share one."""
+COMMIT_RECORDS = 10_000
+MAX_PLANNED = 2_000
+"""At most so many records wait for the function, unless it takes more at a time."""
+
+log = logging.getLogger("acktree.spout")
+
+
+class StageTask:
+    """Runs one task of a spout that reads topics, with the bolt that makes its tuples."""
+
+    def __init__(self, options: SpoutOptions, stage: AnyBolt, progress: Liveness) -> None:
+        """Connect; no other process of the task is fenced before ``run``.
+
+        Raises:
+            UnknownTopology, BrokerUnreachable, RefusedSetting, BadHandler: see there.
+        """
+        self.name, bootstrap, user = options.spout, options.bootstrap, options.kafka
+        self._driver = SpoutDriver(options)
+        table = self._driver.topology.spouts[self.name]
+        self._history = self._driver.history
+        latest = self._history.latest
+        self.task = f"{self.name}@{world.process_name()}"
+        self.progress = progress
+        self._limits = read_limits(bootstrap, [*table.emits, latest.ack_init_topic], user)
+        self._output: list[OutputRecord] = []
+        self._packer = RootPacker(self._history, self.task, lambda *_: None)
+        make_collector = collector_of(stage, exactly_once=True)
+        self._collector = make_collector(self.name, self._history, self._packer, self._produce)
+        self._collector.sums = RootSums(self.name, self._packer)
+        as_table = table_of(table)
+        configure(self._collector, stage, as_table, self.name, user)
+        self._planned = PlannedRecords()
+        self._turn_limit = Turn()
+        made = make_execution(
+            stage,
+            self._collector,
+            self._planned,
+            self._planned.hand,
+            self._turn_limit,
+            exactly_once=True,
+        )
+        self._execution = in_a_thread(
+            made, self._collector, self._turn_limit, self._planned.put_back, self.progress
+        )
+        self._limit = ExecuteLimit(
+            find_execute_timeout(stage, as_table, self.name), self._execution, self.progress
+        )
+        self._reader = SourceReader(bootstrap, latest.group_of(self.name), user)
+        self._floors: dict[Place, int] = {}
+        self._stopping = False
+        self._next_commit_s = 0.0
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """The newest reports."""
+        return self._driver.latest_reports
+
+    def stop(self) -> None:
+        """Ask ``run`` to end after the records that are executed; may be called from a signal handler."""
+        self._stopping = True
+        self._turn_limit.stop()
+
+    def driver_start(self) -> StateStart | None:
+        """Return the newest start of a driver of all tasks, as far as it is committed."""
+        return self._driver.commits.driver_start()
+
+    def run(self, driver_before: StateStart | None, ready: Callable[[], object]) -> None:
+        """Run until stopped, or until a newer version deals the partitions to other tasks.
+
+        ``ready`` is called when it has begun; ``driver_before``: see ``SpoutDriver.open``.
+
+        Raises:
+            ZombieDriver: another process has taken the task over. DataLoss, BrokerRefused: see there.
+            ExecuteHangs: ``execute`` does not return, long after its record has failed.
+        """
+        self._collector.faults.threads = {world.thread_id()}
+        is_whole = hangs = False
+        try:
+            self._execution.prepare(Context(self._history.latest, self.name, self.task))
+            if not self._stopping:
+                self._driver.open(None, driver_before)
+                ready()
+            with suppress(TasksDealtAnew):
+                while not self._stopping:
+                    self._turn()
+            self._execution.finish(self._in_hand())
+            is_whole = True
+        except ExecuteHangs:
+            hangs = True
+            raise
+        finally:
+            self.progress.end()
+            try:
+                if not hangs:
+                    self._execution.cleanup()
+            finally:
+                self._close(is_whole)
+
+    def _close(self, is_whole: bool) -> None:
+        try:
+            if is_whole:
+                with self._collector.guard:
+                    self._write()
+        finally:
+            self._collector.lines.flush(is_last=True)
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections; ``run`` does."""
+        self._reader.close()
+        self._driver.close()
+
+    def _turn(self) -> None:
+        if self._execution.moves:
+            self.progress.begin_turn()
+        with self.progress.waiting():
+            self._driver.service(0.0)
+        self._follow()
+        self._reader.read(self._wait_s())
+        self._plan()
+        if self._execution.takes_records and (records := self._planned.take(self._room())):
+            with self._collector.guard:
+                self._planned.put_back(self._execution.run(records))
+        self._execution.wait()
+        with self._collector.guard:
+            self._serve()
+
+    def _wait_s(self) -> float:
+        if self._planned and self._execution.takes_records:
+            return 0.0
+        return BUSY_WAIT_S if self._execution.is_busy or self._collector.has_unsent else IDLE_WAIT_S
+
+    def _room(self) -> int:
+        """Return how many records the execution takes now."""
+        limit = self._execution.max_in_hand
+        room = self._execution.max_records
+        return room if limit is None else max(0, min(room, limit - len(self._in_hand())))
+
+    def _in_hand(self) -> list[Tuple]:
+        return [tup for hand in self._planned.hands.values() for tup in hand.values()]
+
+    def _follow(self) -> None:
+        """Read the partitions that the driver has, and let go of what was planned before a rewind."""
+        wanted: dict[Place, int] = {}
+        rewound: list[Place] = []
+        for place, (_, ledger) in self._driver.places().items():
+            wanted[place] = ledger.next_offset
+            if self._floors.get(place, ledger.floor) != ledger.floor:
+                rewound.append(place)
+            self._floors[place] = ledger.floor
+        if rewound:
+            places = self._driver.places()
+            self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
+        self._reader.follow(wanted)
+        if self._reader.out_of_range:
+            starts = self._driver.log_starts()  # before the check: retention goes on
+            self._driver.check_sources()
+            self._reader.skip_to(starts)
+
+    def _plan(self) -> None:
+        """Plan more records where few wait."""
+        wanted = max(MAX_PLANNED, 2 * self._execution.max_records)
+        if 2 * len(self._planned) > wanted:
+            return
+        places = self._driver.places()
+        ends = {
+            slot: end for place, (slot, _) in places.items() if (end := self._reader.end(place)) is not None
+        }
+        batch = self._driver.plan(ends, wanted - len(self._planned))
+        if batch is not None:
+            self._read(batch)
+
+    def _read(self, batch: PlannedBatch) -> None:
+        """Take the records of a batch; what is new was fetched before it was planned."""
+        for range_ in batch.ranges:
+            if range_.start < range_.end:
+                records = list(self._reader.take((range_.topic, range_.partition), range_.start, range_.end))
+                self._add(
+                    batch.version, range_.slot, range_.run << 4, range(range_.start, range_.end), records
+                )
+        for again in batch.again:
+            self._add_again(batch.version, again, again.run << 4, range(again.start, again.end))
+        for group in batch.replays:
+            self._add_again(batch.version, group, group.generation, group.offsets)
+
+    def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
+        if offsets:
+            with self.progress.waiting():
+                found = self._driver.read_records((of.topic, of.partition), offsets)
+                if absent := set(offsets).difference(found):
+                    self._driver.check_removed({of.slot: min(absent)})
+            records = [cast(Record, found[at]) for at in sorted(found)]
+            self._add(version, of.slot, generation, offsets, records)
+
+    def _add(
+        self, version: int, slot: int, generation: int, offsets: Sequence[int], records: Sequence[Record]
+    ) -> None:
+        """Let records wait; planned offsets that hold none are done."""
+        there = np.array([record.offset() or 0 for record in records], np.int64)
+        if len(records):
+            self._planned.add(version, root_ids(slot, generation, there), records)
+            self._collector.hands_on_traces |= self._planned.has_seen_traces
+        if len(records) < len(offsets):
+            absent = sorted(set(offsets).difference(there.tolist()))
+            spans = [Span(at, at + 1) for at in absent]
+            self._driver.absent(Absent(slot, generation >> 4, spans))
+
+    def _produce(
+        self,
+        topic: str,
+        value: Payload,
+        key: Payload = None,
+        headers: Pairs | None = None,
+        timestamp_ms: int = NO_TIMESTAMP,
+    ) -> None:
+        """Keep a tuple for the next transaction. Raises Unwritable: its topic would never accept it."""
+        self._limits.check(topic, value, key, headers, timestamp_ms)
+        self._output.append(OutputRecord(topic, key, value, headers, timestamp_ms=timestamp_ms))
+
+    def _serve(self) -> None:
+        """Take what has ended, and write it when that is due; with the guard."""
+        self._execution.collect()
+        if self._limit.limit_s:
+            self._limit.check()
+        now_s = world.monotonic_s()
+        if now_s >= self._next_commit_s or len(self._output) >= COMMIT_RECORDS:
+            self._write()
+            self._next_commit_s = now_s + COMMIT_INTERVAL_S
+
+    def _write(self) -> None:
+        """Write what is finished, in one transaction with the state that says so."""
+        self._collector.release()
+        self._collector.flush()
+        finished = self._packer.take()
+        inits = [record for each in finished for record in self._inits(each)]
+        output, self._output = [*self._output, *inits], []
+        failures: list[Failure] = []
+        places = {slot: place for place, (slot, _) in self._driver.places().items()}
+        for each in finished:
+            self._end_writing(places, each.version, each.entries["root"], has_failed=False)
+            failed = np.array([fail.root for fail in each.failed], np.uint64)
+            self._end_writing(places, each.version, failed, has_failed=True)
+            failures += [
+                Failure(
+                    fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple
+                )
+                for fail in each.failed
+            ]
+        if output or finished:
+            with self.progress.waiting():
+                self._driver.write(output, failures)
+
+    def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
+        published = self._history.at(finished.version)
+        return [
+            OutputRecord(published.ack_init_topic, None, record, partition=partition)
+            for partition, record in inits_of_tasks(published, finished.entries)
+        ]
+
+    def _end_writing(
+        self, places: Mapping[int, Place], version: int, roots: IdArray, *, has_failed: bool
+    ) -> None:
+        for slot, offsets in self._planned.finish(roots, places.get).items():
+            self._driver.end_writing(slot, BitMap64(offsets), version, has_failed=has_failed)
+
+
+def table_of(spout: SpoutTable) -> BoltTable:
+    """Return what a stage is, as a bolt that reads the spout's topics.
+
+    >>> table_of(SpoutTable(topics=("orders",), emits=("items",))).reads
+    ('orders',)
+    """
+    return BoltTable(reads=spout.topics, emits=spout.emits)
