@@ -3,17 +3,18 @@
 Both were found by the search: a process that stood still for longer than its session, and came back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from acktree.core.topology.file import BoltTable, SpoutTable, Topology
-from acktree.producers import BasicBolt, Emit, Tuple
+from acktree.producers import BasicBolt, Bolt, Collector, Emit, Tuple
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
 from acktree.testing import TopologyTester
 from acktree.testing.kafka.broker.groups import Group
+from acktree.testing.virtual.kernel import Process
 
 TOPOLOGY = Topology(
     name="t",
@@ -103,3 +104,61 @@ def test_a_commit_that_is_due_with_the_revocation_does_not_pass_what_the_abort_h
         assert worker.output.commit_records == 1, "the revocation has not aborted"
         assert tester.now_s - began_s < TOPOLOGY.message_timeout_s, "only a replay has helped"
         assert sorted(tester.values("out"), key=int) == [str(number) for number in range(20)]
+
+
+class HoldUntilOver(Bolt):
+    """Holds every tuple, so that a revocation gives some to its ``drop``."""
+
+    tick_interval_s = 0.5
+
+    def __init__(self) -> None:
+        self.held: list[Tuple] = []
+        self.dropped = 0
+        self.is_over = False
+
+    def execute(self, tup: Tuple, collector: Collector) -> None:
+        self.held.append(tup)
+
+    def tick(self, collector: Collector) -> None:
+        while self.is_over and self.held:
+            tup = self.held.pop()
+            collector.emit(tup.value, anchors=tup)
+            collector.ack(tup)
+
+    def drop(self, tuples: Sequence[Tuple]) -> None:
+        self.held = [tup for tup in self.held if tup not in tuples]
+        self.dropped += len(tuples)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_records_that_come_with_a_revocation_wait_for_the_drop_of_the_bolt(exactly_once):
+    """KIP-848 serves the revocation, and returns records of a partition that stays, in one read."""
+    bolts = {"copy": BoltTable(reads=("in",), emits=("out",), exactly_once=exactly_once)}
+    topology = TOPOLOGY.model_copy(update={"bolts": bolts, "message_timeout_s": 600.0})
+    stages = {"lines": lambda row: [row.value]}
+    parts = {"bolts": {"copy": HoldUntilOver}, "stages": stages, "workers": {"copy": 2}}
+    user = {"group.protocol": "consumer"}
+    with TopologyTester(topology, user=user, partitions=4, **parts) as tester:
+        logs = [tester.cluster.log("in", partition) for partition in range(4)]
+        tester.kill("copy-1", restart_after_s=70.0)
+        tester.run_for(60.0)
+        first, before = tester.handler("copy-0"), tester.kernel.on_call
+
+        def write() -> None:
+            for partition, log in enumerate(logs):
+                log.append(None, b"%d" % partition)
+
+        def write_in_a_revocation(process: Process, call: str) -> None:
+            before(process, call)
+            if call == "consumer.revoke" and process is tester.service("copy-0").process:
+                write()
+
+        write()
+        tester.run_until(lambda: len(first.held) == 4, what="one tuple of each partition in hand")
+        tester.kernel.on_call = write_in_a_revocation
+        tester.run_until(lambda: first.dropped > 0, what="the revocation")
+        tester.run_for(10.0)
+        for name in ("copy-0", "copy-1"):
+            tester.handler(name).is_over = True
+        tester.run_for(10.0)
+        assert sorted(tester.values("out")) == sorted("01230123")

@@ -72,7 +72,7 @@ class Execution(ABC):
 
     @property
     def takes_records(self) -> bool:
-        """Whether ``run`` may be called: not while a chunk is being executed that no other may join."""
+        """Whether ``run`` takes records: not while a chunk is being executed that no other may join."""
         return True
 
     @property

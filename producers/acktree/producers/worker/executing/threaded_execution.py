@@ -122,8 +122,11 @@ class ThreadedExecution(Execution):
         self._thread.check()
 
     def run(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Give the records to the thread."""
-        if self._turn.is_stopped:
+        """Give the records to the thread; return them if it is busy.
+
+        A rebalance or a lost transaction in the read that returned them may have begun the bolt's ``drop``.
+        """
+        if self._turn.is_stopped or self.is_busy:
             return records
         self._thread.check()
         if (chunk := self._inner.take(records)) is not None:
