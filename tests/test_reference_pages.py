@@ -50,7 +50,8 @@ def test_every_logger_and_action_is_in_the_docs():
 def test_every_key_of_a_topology_file_is_in_the_docs_with_its_default():
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (\S*)", (DOCS / "topology.md").read_text(), re.MULTILINE))
     for table in (Topology, SpoutTable, BoltTable, SpoutSparkTable, SparkTable):
-        for key, field in table.model_fields.items():
+        for name, field in table.model_fields.items():
+            key = field.alias or name
             if key in ("spouts", "bolts", "spark"):
                 continue
             assert key in rows

@@ -36,7 +36,7 @@ name = "{name}"
 ackers = {ackers}
 [spouts.s]
 topics = ["{name}.in"]
-emits = ["{name}.out"]
+emits = [{out}]
 tasks = {tasks}
 [bolts.b]
 reads = ["{name}.out"]
@@ -53,8 +53,18 @@ class TopologyOnBroker:
     def create(self, topic: str, partitions: int) -> None:
         self.admin.create_topics([NewTopic(topic, partitions)])[topic].result()
 
-    def apply(self, *, ackers: int = 2, tasks: int = 1, dry_run: bool = False, **settings: float) -> Plan:
-        text = TOPOLOGY.format(name=self.name, ackers=ackers, tasks=tasks)
+    def apply(
+        self,
+        *,
+        ackers: int = 2,
+        tasks: int = 1,
+        partitions: int | None = None,
+        dry_run: bool = False,
+        **settings: float,
+    ) -> Plan:
+        out = f'"{self.name}.out"'
+        out = out if partitions is None else f"{{topic = {out}, partitions = {partitions}}}"
+        text = TOPOLOGY.format(name=self.name, ackers=ackers, tasks=tasks, out=out)
         more = "".join(f"{key} = {value}\n" for key, value in settings.items())
         return apply_topology(self.bootstrap, parse_topology(more + text), {}, dry_run=dry_run)
 
@@ -178,7 +188,7 @@ def test_a_limit_that_the_broker_refuses_keeps_no_topology_from_being_published(
 
 
 def test_spark_options_are_published_and_taken_back(cluster: TopologyOnBroker) -> None:
-    text = TOPOLOGY.format(name=cluster.name, ackers=1, tasks=1)
+    text = TOPOLOGY.format(name=cluster.name, ackers=1, tasks=1, out=f'"{cluster.name}.out"')
     more = text.replace("tasks = 1", 'tasks = 1\nspark = {complete = "batch", max_offsets_per_trigger = 7}')
     for version, (file, complete, limit) in enumerate([(more, "batch", 7), (text, "tree", None)], 1):
         apply_topology(cluster.bootstrap, parse_topology(file), {})
@@ -204,6 +214,49 @@ def test_another_replication_factor_than_that_of_existing_topics_is_a_warning(
     topic = f"topic {cluster.name}.ack has replication factor 1, the file says 3"
     assert [each for each in plan.warnings if each.startswith(topic)]
     assert plan.topic_lines() == []
+
+
+def test_a_topic_of_tuples_is_created_with_the_partitions_that_the_file_states(
+    cluster: TopologyOnBroker,
+) -> None:
+    cluster.apply(partitions=7)
+    assert cluster.partitions(f"{cluster.name}.out") == 7
+    assert cluster.apply(partitions=7).lines() == []
+
+
+@pytest.mark.parametrize(("has", "states", "advice"), [(3, 5, ", or grow it: kafka-topics"), (5, 3, "")])
+def test_other_partitions_than_an_existing_topic_has_are_refused_and_nothing_is_changed(
+    cluster: TopologyOnBroker, has: int, states: int, advice: str
+) -> None:
+    topic = f"{cluster.name}.out"
+    cluster.create(topic, has)
+    with pytest.raises(BadTopology) as caught:
+        cluster.apply(partitions=states)
+    sentence = str(caught.value)
+    assert sentence.startswith(
+        f"topic {topic} has {has} partition(s), the file says {states}: acktree does not"
+    )
+    assert f"write partitions = {has}{advice}" in sentence
+    assert sentence.endswith(f"--topic {topic} --partitions {states}" if advice else f"partitions = {has}")
+    assert "\n" not in sentence
+    assert cluster.partitions(f"{cluster.name}.out") == has
+    with pytest.raises(UnknownTopology):
+        cluster.latest()
+
+
+def test_a_topic_that_an_operator_has_made_larger_is_a_warning_for_a_driver_publishes_it_again(
+    cluster: TopologyOnBroker,
+) -> None:
+    cluster.apply(partitions=2)
+    out = f"{cluster.name}.out"
+    cluster.admin.create_partitions([NewPartitions(out, 4)])[out].result()
+    plan = cluster.apply(partitions=2, tasks=2)
+    assert plan.publish is not None
+    (warning,) = plan.warnings
+    assert warning.endswith("write partitions = 4")
+    with pytest.raises(BadTopology, match="has 4 partition"):
+        cluster.apply(partitions=3)
+    assert cluster.partitions(f"{cluster.name}.out") == 4
 
 
 class CountedConsumer:

@@ -3,7 +3,7 @@
 import pytest
 
 from acktree.core.errors import BadTopology
-from acktree.core.topology.file import parse_topology
+from acktree.core.topology.file import Topology, parse_topology
 
 GOOD = """\
 name = "wordcount"
@@ -112,6 +112,32 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
             7,
             "needs roots, and with complete",
         ),
+        (
+            'emits = ["words"]',
+            'emits = [{topic = "words", partitions = 0}]',
+            6,
+            "spouts.lines.emits.0.partitions: 0 is invalid: input should be greater than or equal to 1",
+        ),
+        (
+            'emits = ["words"]',
+            'emits = ["words", {topic = "more", partitions = "12"}]',
+            6,
+            "spouts.lines.emits.1.partitions: '12' is invalid: input should be a valid integer",
+        ),
+        ('emits = ["words"]', 'emits = [{topic = "words"}]', 6, "emits.0.partitions: field required"),
+        (
+            'emits = ["words"]',
+            'emits = [{topic = "words", partition = 2, partitions = 2}]',
+            6,
+            "spouts.lines.emits.0.partition: unknown key; must be one of: partitions, topic",
+        ),
+        ('emits = ["words"]', 'emits = ["words", "a b"]', 6, "spouts.lines.emits.1: 'a b' is invalid"),
+        (
+            'emits = ["counts"]',
+            'emits = [{topic = "counts", partitions = 2}, {topic = "counts", partitions = 3}]',
+            10,
+            "bolts.count.emits: topic 'counts' cannot have 3 partitions and 2; state one number",
+        ),
     ],
 )
 def test_a_mistake_is_reported_with_its_key_line_and_valid_values(
@@ -128,6 +154,19 @@ def test_a_spout_tracks_by_record_unless_its_table_says_otherwise() -> None:
     blocks = parse_topology(GOOD.replace('emits = ["words"]', 'emits = ["words"]\nblock = 100'))
     assert blocks.spouts["lines"].block == 100
     assert parse_topology(GOOD).spouts["lines"].block == 1
+
+
+def test_a_topic_of_tuples_may_state_its_partitions() -> None:
+    text = GOOD.replace('emits = ["words"]', 'emits = ["words", {topic = "more", partitions = 12}]')
+    text = text.replace('emits = ["counts"]', 'emits = ["more", {topic = "counts", partitions = 3}]')
+    topology = parse_topology(text)
+    assert (topology.spouts["lines"].emits, topology.bolts["count"].emits) == (
+        ("words", "more"),
+        ("more", "counts"),
+    )
+    assert topology.stated_partitions() == {"more": 12, "counts": 3}
+    assert Topology.model_validate_json(topology.model_dump_json()) == topology
+    assert topology.model_dump()["bolts"]["count"]["emits"][1] == {"topic": "counts", "partitions": 3}
 
 
 def test_two_spouts_cannot_read_one_topic() -> None:

@@ -273,6 +273,17 @@ def test_parts_are_given_as_classes_instances_functions_and_names(tmp_path, monk
     assert sorted(kept.kept) == [b"A", b"B"]
 
 
+def test_a_topic_has_the_partitions_that_the_topology_states_for_it():
+    text = LINES.replace('emits = ["words"]', 'emits = [{topic = "words", partitions = 5}]')
+    parts = {"bolts": {"upper": UpperCase, "keep": KeepAll()}, "stages": {"lines": lambda row: [row.value]}}
+    with TopologyTester(parse_topology(text), partitions=2, **parts) as tester:
+        counts = {topic: len(tester.cluster.topics[topic].partitions) for topic in ("lines", "words", "loud")}
+        assert counts == {"lines": 2, "words": 5, "loud": 2}
+        line = tester.send("lines", "a")
+        tester.run_until_done()
+        assert tester.acked("lines") == [line]
+
+
 def test_several_workers_divide_the_partitions_of_a_bolt():
     with numbers(workers={"keep": 2}) as tester:
         tester.run_until_done()

@@ -66,7 +66,7 @@ class RunningTopology:
             stages: by name of a spout or bolt, what Spark makes of a row: a function, or "MODULE:NAME".
             workers: by bolt, how many workers it has; by default one.
             ackers: how many acker processes run; by default one for every two acker partitions.
-            partitions: how many partitions every topic has, or by topic.
+            partitions: how many partitions every topic has, or by topic, where the topology states none.
             options: by name of a stage, options of its Spark source, such as maxOffsetsPerTrigger.
             user: properties for all clients, as with ``-X``.
             restart_on: errors after which a process is started again, as a supervisor does, instead of
@@ -111,9 +111,10 @@ class RunningTopology:
         """
         self._is_open = True
         try:
+            stated = self.topology.stated_partitions()
             for topic in self._data_topics():
                 count = self._partitions if isinstance(self._partitions, int) else self._partitions.get(topic)
-                self.cluster.create_topic(topic, count or PARTITIONS)
+                self.cluster.create_topic(topic, stated.get(topic) or count or PARTITIONS)
             self._as_operator(self._apply)
             services = list(self._parts.services())
             for service in services:

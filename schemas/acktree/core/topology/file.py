@@ -6,10 +6,11 @@ other are refused with the key, its line and the values allowed. Nothing here co
 
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from acktree.core.errors import BadTopology
 from acktree.core.topology.toml_lines import find_line
@@ -27,7 +28,32 @@ MAX_BLOCK = 10_000
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, serialize_by_alias=True)
+
+
+class EmittedTopic(_Table):
+    """A topic of ``emits`` with the number of partitions that acktree creates it with."""
+
+    topic: TopicName
+    partitions: int = Field(ge=1, le=100_000, strict=True)
+
+
+_NAME, _WITH_PARTITIONS = "[name]", "[with partitions]"
+"""The forms of a topic of ``emits``; pydantic puts them into the place of a mistake."""
+
+
+def _form_of(emitted: Any) -> str:
+    return _WITH_PARTITIONS if isinstance(emitted, dict | EmittedTopic) else _NAME
+
+
+Emitted = Annotated[
+    Annotated[TopicName, Tag(_NAME)] | Annotated[EmittedTopic, Tag(_WITH_PARTITIONS)],
+    Discriminator(_form_of),
+]
+
+
+def _names(emitted: Iterable[str | EmittedTopic]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(topic if isinstance(topic, str) else topic.topic for topic in emitted))
 
 
 class SparkTable(_Table):
@@ -53,7 +79,7 @@ class SpoutTable(_Table):
     """One ``[spouts.NAME]``; without topics it is fed by Python code."""
 
     topics: tuple[TopicName, ...] = ()
-    emits: tuple[TopicName, ...] = ()
+    emitted: tuple[Emitted, ...] = Field(default=(), alias="emits")
     tasks: int = Field(1, ge=1, le=1000)
     block: int = Field(1, ge=1, le=MAX_BLOCK)
     max_pending: int = Field(100_000, ge=1)
@@ -65,6 +91,11 @@ class SpoutTable(_Table):
     failure_window_s: float = Field(60.0, ge=1, le=86_400)
     failure_min_results: int = Field(20, ge=1, le=1_000_000_000)
     max_consecutive_failures: int | None = Field(default=None, ge=1, le=1_000_000_000)
+
+    @cached_property
+    def emits(self) -> tuple[str, ...]:
+        """Return the names of the topics that it writes tuples to."""
+        return _names(self.emitted)
 
     @property
     def breaker(self) -> dict[str, Any]:
@@ -81,11 +112,20 @@ class BoltTable(_Table):
     """
 
     reads: tuple[TopicName, ...] = Field(min_length=1)
-    emits: tuple[TopicName, ...] = ()
+    emitted: tuple[Emitted, ...] = Field(default=(), alias="emits")
     exactly_once: bool = False
     spark: SparkTable = SparkTable()
     never_retry: tuple[ClassName, ...] = ()
     execute_timeout_s: SecondsOrOff | None = None
+
+    @cached_property
+    def emits(self) -> tuple[str, ...]:
+        """Return the names of the topics that it writes tuples to."""
+        return _names(self.emitted)
+
+
+def _stated(table: SpoutTable | BoltTable) -> list[tuple[str, int]]:
+    return [(topic.topic, topic.partitions) for topic in table.emitted if isinstance(topic, EmittedTopic)]
 
 
 class Topology(_Table):
@@ -181,6 +221,20 @@ class Topology(_Table):
                 raise _Mistake(("name",), f"topic {topic!r} is one of the topology's own topics")
         return self
 
+    @model_validator(mode="after")
+    def _check_partitions(self) -> Self:
+        found: dict[str, int] = {}
+        for kind, tables in (("spouts", self.spouts), ("bolts", self.bolts)):
+            for name, table in tables.items():
+                for topic, partitions in _stated(table):
+                    if found.setdefault(topic, partitions) != partitions:
+                        raise _Mistake(
+                            (kind, name, "emits"),
+                            f"topic {topic!r} cannot have {partitions} partitions and {found[topic]}; "
+                            "state one number",
+                        )
+        return self
+
     @property
     def ack_init_topic(self) -> str:
         return f"{self.name}.ack-init"
@@ -226,8 +280,14 @@ class Topology(_Table):
 
     def emitted_topics(self) -> tuple[str, ...]:
         """Return every topic that a spout or bolt of this topology emits, in file order."""
-        tables: tuple[SpoutTable | BoltTable, ...] = (*self.spouts.values(), *self.bolts.values())
-        return tuple(dict.fromkeys(topic for table in tables for topic in table.emits))
+        return tuple(dict.fromkeys(topic for table in self._components() for topic in table.emits))
+
+    def stated_partitions(self) -> dict[str, int]:
+        """Return the number of partitions of the emitted topics for which the file states one."""
+        return {topic: partitions for table in self._components() for topic, partitions in _stated(table)}
+
+    def _components(self) -> tuple[SpoutTable | BoltTable, ...]:
+        return *self.spouts.values(), *self.bolts.values()
 
     def readers_of(self, topic: str) -> tuple[str, ...]:
         """Return the bolts that read a topic, in file order."""
@@ -339,7 +399,7 @@ def _first_problem(error: ValidationError) -> tuple[tuple[str, ...], str]:
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
     place = cause.place if isinstance(cause, _Mistake) else tuple(map(str, first["loc"]))
-    place = tuple(part for part in place if part != "[key]")
+    place = tuple(part for part in place if part not in ("[key]", _NAME, _WITH_PARTITIONS))
     problem = str(cause) if isinstance(cause, _Mistake) else first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
         problem = f"unknown key; must be one of: {', '.join(_keys_at(place[:-1]))}"
@@ -353,4 +413,6 @@ def _keys_at(place: tuple[str, ...]) -> list[str]:
     model = tables.get(place[0], Topology) if place else Topology
     if place[2:] == ("spark",):
         model = SpoutSparkTable if place[0] == "spouts" else SparkTable
-    return sorted(model.model_fields)
+    if place[2:3] == ("emits",):
+        model = EmittedTopic
+    return sorted(field.alias or name for name, field in model.model_fields.items())

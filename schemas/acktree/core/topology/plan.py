@@ -93,12 +93,14 @@ def plan_changes(
     ``existing`` are the sources, which must exist, and what the cluster has of ``wanted_topics``.
 
     Raises:
-        BadTopology: see ``next_version``; or the broker would delete a spout's state.
+        BadTopology: see ``next_version``; or the broker would delete a spout's state; or the file states for
+            a topic of tuples what that does not have.
     """
     for name in topology.state_topics():
         _refuse_deletion(name, existing.get(name))
     sources = [topic for table in topology.spouts.values() for topic in table.topics]
     current = history.versions[max(history.versions)] if history.versions else None
+    partition_warnings = _other_partitions(topology, current, existing)
     default_partitions = max(
         (existing[topic].partitions for topic in sources), default=max(topology.ackers, 1)
     )
@@ -127,7 +129,31 @@ def plan_changes(
         for name in wanted_topics(topology)
         if factor is not None and name in existing and existing[name].replicas != factor
     ]
+    warnings += partition_warnings
     return Plan(tuple(create), tuple(grow), tuple(change), published, current, factor, tuple(warnings))
+
+
+def _other_partitions(
+    topology: Topology, current: Published | None, existing: Mapping[str, ExistingTopic]
+) -> list[str]:
+    """Return warnings of topics that do not have the partitions stated for them.
+
+    What is published already is no reason to refuse: a topic may have grown since, and a driver publishes it
+    again.
+    """
+    published, warnings = current.stated_partitions() if current else {}, []
+    for topic, stated in topology.stated_partitions().items():
+        if topic not in existing or (has := existing[topic].partitions) == stated:
+            continue
+        grow = f", or grow it: kafka-topics --alter --topic {topic} --partitions {stated}"
+        text = (
+            f"topic {topic} has {has} partition(s), the file says {stated}: acktree does not change the "
+            f"partitions of a topic of tuples; write partitions = {has}{grow if stated > has else ''}"
+        )
+        if published.get(topic) != stated:
+            raise BadTopology(text)
+        warnings.append(text)
+    return warnings
 
 
 def _refuse_deletion(topic: str, found: ExistingTopic | None) -> None:
@@ -271,6 +297,7 @@ def wanted_topics(topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]
     if topology.ackers:
         wanted[topology.ack_init_topic] = (topology.ackers, control)
         wanted[topology.ack_topic] = (topology.ackers, control)
+    stated = topology.stated_partitions()
     for topic in topology.emitted_topics():
-        wanted.setdefault(topic, (0, durability))
+        wanted.setdefault(topic, (stated.get(topic, 0), durability))
     return wanted
