@@ -2,6 +2,7 @@
 
 import re
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ CHART = Path(__file__).parents[2] / "docker" / "helm" / "acktree"
 GIVEN = {"kafka": {"bootstrapServers": "kafka:9092"}, "ui": {"token": "a-secret"}}
 RESOURCES = {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"cpu": 1, "memory": "1Gi"}}
 SPOUT = {"handler": "jobs:Numbers", "tasks": 2, "resources": RESOURCES}
+STAGE = {"handler": "jobs:split", "resources": RESOURCES}
+SHARED = {**STAGE, "replicas": 3}
 SCALING = {"minReplicas": 2, "maxReplicas": 4, "cpuUtilization": 300}
 EVERYTHING = {
     "image": {"repository": "registry/jobs", "digest": "sha256:" + "0" * 64},
     "imagePullSecrets": ["registry"],
     "kafka": {"clientProperties": "how-to-get-in"},
     "ackers": {"autoscaling": SCALING},
-    "spouts": {"number_source": SPOUT},
+    "spouts": {"number_source": SPOUT, "texts": STAGE},
     "spark": {"lines": {"env": {"A": 1}, "storage": {"storageClass": "fast"}}},
     "ui": {"allowActions": True},
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -110,10 +113,31 @@ def test_an_autoscaler_alone_says_how_many_replicas_there_are():
 def test_what_may_run_once_only_is_never_run_twice():
     made = render(**EVERYTHING)
     alone = [name for kind, name in made if kind == "Deployment" and re.search("spark|spout", name)]
-    assert sorted(alone) == ["wc-spark-lines", "wc-spout-number-source-0", "wc-spout-number-source-1"]
+    assert sorted(alone) == [
+        "wc-spark-lines",
+        "wc-spout-number-source-0",
+        "wc-spout-number-source-1",
+        "wc-spout-texts-0",
+    ]
     for name in (*alone, "wc-bolt-count"):  # that one has a claim
         assert made["Deployment", name]["spec"]["strategy"] == {"type": "Recreate"}
         assert made["Deployment", name]["spec"]["replicas"] == 1
+
+
+def test_a_stage_is_given_no_task_and_a_spout_class_each_of_its_tasks():
+    def task(name: str) -> list[str]:
+        args = made["Deployment", name]["spec"]["template"]["spec"]["containers"][0]["args"]
+        return [after for option, after in pairwise(args) if option == "--task"]
+
+    made = render(**EVERYTHING)
+    assert task("wc-spout-texts-0") == []
+    assert [task(f"wc-spout-number-source-{number}") for number in range(2)] == [["0"], ["1"]]
+
+
+def test_a_stage_may_have_several_processes():
+    made = render(spouts={"texts": SHARED})
+    assert made["Deployment", "wc-spout-texts-0"]["spec"]["replicas"] == 3
+    assert "strategy" not in made["Deployment", "wc-spout-texts-0"]["spec"]
 
 
 def test_the_pod_monitor_finds_every_pod():
@@ -149,6 +173,8 @@ def test_a_claim_outlives_the_release():
         ({"akers": {}}, "akers"),
         ({"bolts": {"count": {"handler": "no place"}}}, "handler"),
         ({"bolts": {"count": {"replicas": 2}}}, "a claim is for one process"),
+        ({"spouts": {"s": {**SHARED, "storage": {"size": "1Gi"}}}}, "a claim is for one process"),
+        ({"spouts": {"s": {**SHARED, "tasks": 3}}}, "leave one out"),
         ({"image": {"digest": "sha256:12"}}, "digest"),
         ({"ackers": {"resources": {"limits": None}}}, "limits"),
         ({"ackers": {"autoscaling": {"minReplicas": 2}}}, "maxReplicas"),
