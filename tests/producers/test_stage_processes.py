@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +30,8 @@ from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
+from acktree.spark.driver.spark_spout import SparkSpoutDriver
+from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import ReplayCommand, Span
 
@@ -173,6 +177,13 @@ def tester(bootstrap: str, unique: str) -> Iterator[StageOnABroker]:
     made = StageOnABroker(bootstrap, unique)
     with made.running:
         yield made
+
+
+def command_of(t: StageOnABroker, folder: Path, *more: str) -> list[str]:
+    """Return the command of the stage in a file that it writes."""
+    (folder / "app.py").write_text(APP.format(name=t.name))
+    command = [sys.executable, "-m", "acktree.console.main", "spout", "run", "app:split"]
+    return [*command, "--topology", t.name, "-b", t.bootstrap, *more]
 
 
 @contextmanager
@@ -371,3 +382,33 @@ def test_a_replay_command_is_handed_on_to_the_task_that_has_the_partition(tester
     while Counter(tester.read("words"))[b"a"] < 2:
         assert time.monotonic() < deadline
     assert Counter(tester.read("words")) == {b"a": 2, b"b": 1, b"c": 1, b"d": 1}
+
+
+@pytest.mark.abandons_clients
+def test_a_stage_takes_a_spout_over_from_spark_only_with_take_over(
+    tester: StageOnABroker, tmp_path: Path
+) -> None:
+    options = {"kafka.bootstrap.servers": tester.bootstrap, "topology": tester.name, "spout": "split"}
+    driver = SparkSpoutDriver(SourceOptions.parse(options))
+    driver.open(None)
+    driver.commit_and_report()
+    refused = subprocess.run(
+        command_of(tester, tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 2, refused.stderr
+    assert f"process {os.getpid()} on host " in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    command = command_of(tester, tmp_path, "--take-over")
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("ready spout split")
+        with pytest.raises(ZombieDriver):
+            driver.commit_and_report()
+        process.terminate()
+    driver.close()
+    again = subprocess.Popen(command_of(tester, tmp_path), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    with again as process:  # the stage's own earlier process has reported meanwhile
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("ready spout split")
+        process.terminate()
+    assert process.returncode == 0

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from acktree.console.spark_reports import RunBySpark, refuse_spark
 from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt
 from acktree.spark.runtime.task_context import SIMULATED_TASK
 from acktree.testing import TopologyTester
+from acktree.testing.parts import BOOTSTRAP
 from acktree.testing.spark.spark_stub import SparkApplication
 from acktree.testing.virtual.kernel import Process
 from acktree.wire.control_records import Cause
@@ -296,3 +298,21 @@ def test_a_row_at_the_limit_of_its_topic_goes_without_a_trace_that_does_not_fit(
         assert written[sizes[b"small"]]["tracestate"] == trace[1][1]
         assert written[sizes[b"large"]] == {}
         assert tester.dead_letters() == []
+
+
+@pytest.mark.parametrize("skew_s", [-1_000.0, 0.0, 1_000.0], ids=["behind", "right", "ahead"])
+def test_a_stage_in_python_is_refused_while_spark_runs_the_spout_by_the_clock_of_the_broker(skew_s: float):
+    def start() -> None:
+        tester._as_operator(lambda: refuse_spark(BOOTSTRAP, "t", "lines", {}, pytest.fail))
+
+    with with_words() as tester:
+        tester.step_clock("broker", skew_s)
+        tester.run_for(10.0)
+        with pytest.raises(RunBySpark, match=r"last reported [01]\."):
+            start()
+        tester.kill("lines", restart_after_s=None)
+        tester.run_for(10.0)
+        with pytest.raises(RunBySpark, match=r"last reported 1[0-2]\."):
+            start()
+        tester.run_for(15.0)
+        start()

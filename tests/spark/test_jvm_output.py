@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from acktree.console.spark_reports import refuse_spark
 from acktree.core.kafka.clients import make_producer
 from acktree.core.kafka.settings import producer_settings
 from acktree.core.topology.file import parse_topology
@@ -106,3 +107,4 @@ def test_a_run_that_is_stopped_has_said_that_it_was_ready_and_what_the_user_prin
     ready, *others = said(log.read_text())
     assert ready.startswith(f"ready spout lines of topology {unique}, query ")
     assert set(others) == {NOTICE}
+    refuse_spark(bootstrap, unique, "lines", {}, pytest.fail)  # a stage in Python may follow immediately

@@ -24,6 +24,7 @@ from acktree.core.user_code import load_callable
 from acktree.producers.spouts.driver.reports.reporter import reports_of_start
 from acktree.producers.spouts.driver.spout_options import BadOption
 from acktree.spark.driver.source_check import check_source
+from acktree.spark.driver.spark_spout import report_stop
 from acktree.spark.native.spark_home import plain_files
 from acktree.spark.native.switch import why_off
 from acktree.spark.runtime import available_now
@@ -297,6 +298,8 @@ def run(
             # As above; the running batch is replayed.
             if not stopping:
                 raise QueryFailed(_own_error(error) or _printed(error, ready)) from error
+        if checked.spout:
+            report_stop(checked)
 
 
 def _stop_session(spark: SparkSession) -> None:

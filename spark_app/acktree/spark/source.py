@@ -22,6 +22,7 @@ from acktree.core.topology.registry import History, Published, read_history
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
 from acktree.spark.driver.bolt_driver import BoltDriver
+from acktree.spark.driver.spark_spout import SparkSpoutDriver
 from acktree.spark.driver.task_fencing import fence_tasks
 from acktree.spark.driver.written_batches import WrittenBatches
 from acktree.spark.runtime.begun_batch import BegunBatch
@@ -111,7 +112,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _connected(self) -> SpoutDriver | BoltDriver:
         if self._driver is None:
             options = self._settled()
-            self._driver = (SpoutDriver if options.spout else BoltDriver)(options)
+            self._driver = (SparkSpoutDriver if options.spout else BoltDriver)(options)
             if options.transactions:
                 places = [(source.topic, source.partition) for source in self._driver.topics.partitions]
                 fence_tasks(options.bootstrap, options.group, places, options.kafka)

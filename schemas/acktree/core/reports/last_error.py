@@ -36,6 +36,10 @@ class LastError:
         }
         self._last: tuple[int, str] | None = None
 
+    def add(self, **facts: Value) -> None:
+        """Have each report from now on say this of the process, too."""
+        self._where = {**self._where, **facts}
+
     def failed(self, text: str) -> None:
         """Keep a failure as the last one; cheap, as each failed tuple is one."""
         self._last = world.wall_ms(), text

@@ -18,6 +18,12 @@ LIMITED_BY, LIMITED_AT, BEHIND, STILL = "limited_by.", "limited_at.", "behind_s.
 how far the bolt is behind, and for how long it has committed nothing of the partition."""
 STARTING = "starting"
 """In the report of a process that does no work of its component yet."""
+ENGINE, SPARK = "engine", "spark"
+"""In the reports of a spout's driver that runs in Spark; one in Python names no engine."""
+STOPPED = "stopped"
+"""In the last report of a driver in Spark that stops in order: from then on it does not run."""
+DRIVER = "driver"
+"""The role of a report without figures: that a driver of a spout starts or has stopped."""
 OLDEST_ROOTS = 20
 """Of so many pending roots, the oldest of all that it has, an acker reports the ages."""
 

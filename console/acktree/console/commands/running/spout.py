@@ -8,6 +8,8 @@ import click
 
 from acktree.console.commands.options import parse_settings
 from acktree.console.commands.running.role import role_command
+from acktree.console.spark_reports import refuse_spark
+from acktree.core.kafka.settings import Settings
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.loading import make_handler
 from acktree.producers.spout import Spout
@@ -35,22 +37,28 @@ def spout() -> None:
     multiple=True,
     help="Of a stage: startingOffsets=latest, failOnDataLoss=false or allowSkip=true; repeatable.",
 )
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Of a stage: run the spout even if Spark runs it now, whose driver then stops.",
+)
 @role_command
 def run(
-    handler: str, name: str | None, task: int | None, given: tuple[str, ...]
+    handler: str, name: str | None, task: int | None, given: tuple[str, ...], take_over: bool
 ) -> Callable[..., SpoutWorker | StageWorker]:
     """Run MODULE:NAME, a Spout class or a stage, or a function that returns one.
 
     A stage is a function by @stage, or a class of bolt: it makes tuples of the records of a spout's topics.
-    Run as many processes of it as wanted, up to one per task: they share the tasks out. Of a Spout class run
-    one process per task.
+    Run as many processes of it as wanted, up to one per task: they share the tasks out. While a driver in
+    Spark runs the spout, a stage is refused without --take-over. Of a Spout class run one process per task.
 
     The current folder is searched for MODULE.
     """
     made: Spout | AnyBolt = make_handler(handler, KINDS)
     if isinstance(made, Spout):
-        if given:
-            raise click.UsageError("--option is for the stage of a spout that reads topics")
+        if given or take_over:
+            option = "--option" if given else "--take-over"
+            raise click.UsageError(f"{option} is for the stage of a spout that reads topics")
         return partial(SpoutWorker, spout=made, task=task or 0, name=name)
     if task is not None:
         raise click.UsageError(
@@ -63,4 +71,16 @@ def run(
     def make_bolt() -> AnyBolt:
         return first.pop() if first else cast(AnyBolt, make_handler(handler, KINDS))
 
-    return partial(StageWorker, stage=make_bolt, name=name, options=options)
+    return partial(_make_stage, take_over, stage=make_bolt, name=name, options=options)
+
+
+def _make_stage(
+    take_over: bool, bootstrap: str, topology: str, *, user: Settings, **more: Any
+) -> StageWorker:
+    """Return the process of a stage. Raises RunBySpark."""
+    made = StageWorker(bootstrap, topology, user=user, **more)
+    if not take_over:
+        refuse_spark(
+            bootstrap, topology, made.name, user, lambda text: click.echo(f"warning: {text}", err=True)
+        )
+    return made
