@@ -129,8 +129,13 @@ class Cluster:
         """Return a producer with librdkafka's settings, which have underscores for dots here."""
         return make_producer(producer_settings(self.bootstrap, {}, **settings))
 
-    def create_topic(self, topic: str, partitions: int) -> None:
-        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result()
+    def consumer(self, **settings: Any) -> Consumer:
+        """Return a consumer that belongs to no topology, with settings as those of ``producer``."""
+        return make_consumer(consumer_settings(self.bootstrap, f"{new_name()}.reader", {}, **settings))
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        new = NewTopic(topic, partitions, config=dict(config or {}))
+        self._admin.create_topics([new])[topic].result()
 
     def delete_topics(self, name: str) -> None:
         """Delete a topology's topics, and others whose names begin as they do."""
@@ -140,13 +145,15 @@ class Cluster:
                 deleted.result()
 
     @contextmanager
-    def deployment(self, text: str, sources: Mapping[str, int] | None = None) -> Iterator[Deployment]:
-        """Publish a topology, with source topics NAME.SOURCE of so many partitions."""
+    def deployment(
+        self, text: str, sources: Mapping[str, int] | None = None, config: Mapping[str, str] | None = None
+    ) -> Iterator[Deployment]:
+        """Publish a topology, with source topics NAME.SOURCE of so many partitions, all of one config."""
         topology = parse_topology(text)
         with ExitStack() as running:
             running.callback(self.delete_topics, topology.name)
             for source, partitions in (sources or {}).items():
-                self.create_topic(f"{topology.name}.{source}", partitions)
+                self.create_topic(f"{topology.name}.{source}", partitions, config)
             apply_topology(self.bootstrap, topology, {})
             folder = running.enter_context(temporary_folder("bench"))
             yield Deployment(self.bootstrap, topology.name, folder, running)

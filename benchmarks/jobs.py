@@ -5,6 +5,7 @@ A bolt that is given ``count`` calls it with how many tuples it has executed.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from acktree.producers import (
     BasicBolt,
     BatchBolt,
     Bolt,
+    Child,
     Collector,
     Context,
     Emit,
@@ -25,6 +27,7 @@ from acktree.producers import (
     Spout,
     SpoutEmitter,
     Tuple,
+    stage,
 )
 from acktree.producers.collecting.batch import BatchCollector
 from acktree.producers.tuple_batch import TupleBatch
@@ -74,6 +77,36 @@ class PassAsync(AsyncBolt):
     async def execute(self, tup: Tuple, emit: Emit) -> None:
         emit(work(tup.value))
         self._count(1)
+
+
+@stage(reads=(), name="split")
+def split_line(line: bytes) -> list[Child]:
+    """Emit each word, its key as well: a stage."""
+    return [Child(word, key=word) for word in line.split()]
+
+
+class SplitLines(BatchBolt):
+    """The same for many lines in one call."""
+
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        words: list[bytes] = []
+        anchors: list[Tuple] = []
+        for tup in tuples:
+            assert tup.value is not None
+            of_line = tup.value.split()
+            words += of_line
+            anchors += [tup] * len(of_line)
+        collector.emit_many(words, anchors, keys=words)
+
+
+class CountValues(BatchBolt):
+    """Counts in memory."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[bytes | None] = Counter()
+
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        self.counts.update(tuples.values)
 
 
 class Ack(BasicBolt):
