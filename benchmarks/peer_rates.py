@@ -4,8 +4,8 @@
     python benchmarks/peer_rates.py --latency [--rate 500] [--seconds 20] [--rounds 3] [--kinds plain,acktree]
 
 Lines of text are split into words, which are written to a topic with themselves as keys, read from there, and
-counted in memory. Every contender does so once a round, on new topics of the same broker, after a few lines
-that do not count. All lines become visible together, as one transaction; a run ends when the offsets of both
+counted in memory. Every contender does so once a round, on new topics of the same broker, after a tenth as
+many lines that do not count. All lines become visible together, as one transaction; a run ends when the offsets of both
 hops are committed. The topic of words is read afterwards: the counts must be right.
 
 CPU is user and system time of all processes of a contender, without the broker's. Peers commit each hop for
@@ -44,7 +44,7 @@ from harness import (
 from peer_contenders import CONTENDERS, PARTITIONS, PEERS, STAGES, Contender, NotInstalled, install, running
 from peer_latency import print_latencies
 
-WARM_UP_LINES = 2_000
+WARM_UP = 0.1
 RUN_LIMIT_S = 900.0
 POLL_S = 0.05
 AT_END = {"enable_partition_eof": True}
@@ -111,7 +111,7 @@ def _ratio(runs: Sequence[PeerRun], others: Sequence[PeerRun]) -> float | str:
 
 def measure(kafka: Cluster, kind: str, python: Path, lines: Sequence[bytes]) -> PeerRun:
     """Run one contender; AssertionError if it counts wrongly, or not in RUN_LIMIT_S."""
-    warm_up = [line.encode() for line in library_lines(WARM_UP_LINES)]
+    warm_up = lines[: max(PARTITIONS, round(len(lines) * WARM_UP))]
     with running(kafka, kind, python) as contender, closing(kafka.consumer(**AT_END)) as reader:
         clocks = [TreeClock(process.pid) for process in contender.processes]
         counts = count_words(warm_up)
