@@ -85,7 +85,7 @@ def split_line(line: bytes) -> list[Child]:
     return [Child(word, key=word) for word in line.split()]
 
 
-class SplitLines(BatchBolt):
+class SplitBatches(BatchBolt):
     """The same for many lines in one call."""
 
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:

@@ -29,7 +29,7 @@ PEERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "faststream": ("faststream_app.py", ("faststream[confluent]==0.7.8", "confluent-kafka==2.16.1")),
 }
 """By contender: the script of its hops, and what its Python needs."""
-STAGES = {"acktree": "split_line", "acktree-batch": "SplitLines"}
+STAGES = {"acktree": "split_line", "acktree-batch": "SplitBatches"}
 """By contender: its stage in `jobs.py`."""
 CONTENDERS = ("plain", *STAGES, *PEERS)
 CLIENTS: dict[str, Any] = {
@@ -43,7 +43,7 @@ CLIENTS: dict[str, Any] = {
     },
     "producer": {"linger.ms": 5, "queue.buffering.max.messages": 500_000},
 }
-"""What acktree's clients have; without it, a peer reads slower."""
+"""What acktree's clients have as well."""
 TOPOLOGY = """
 name = "{name}"
 [spouts.split]

@@ -5,13 +5,13 @@
 
 Lines of text are split into words, which are written to a topic with themselves as keys, read from there, and
 counted in memory. Every contender does so once a round, on new topics of the same broker, after a tenth as
-many lines that do not count. All lines become visible together, as one transaction; a run ends when the offsets of both
-hops are committed. The topic of words is read afterwards: the counts must be right.
+many lines that do not count. All lines become visible together, as one transaction; a run ends when both hops
+have committed their offsets. The topic of words is read afterwards: the counts must be right.
 
 CPU is user and system time of all processes of a contender, without the broker's. Peers commit each hop for
 itself, about once a second; the plain loop does so by a clock and guarantees nothing. acktree commits the
-offset of a line when all of its words are counted. Peers are installed by pip into a folder that
-goes with the run.
+offset of a line when all of its words are counted. Peers are installed by pip into a folder that is deleted
+with the end of the run.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def print_rates(kafka: Cluster, installed: dict[str, Path], asked: argparse.Name
 
 
 def _ratio(runs: Sequence[PeerRun], others: Sequence[PeerRun]) -> float | str:
-    pairs = list(zip(runs, others, strict=False))
+    pairs = [(run, other) for run, other in zip(runs, others, strict=False) if other.cpu_s]
     return median(run.cpu_s / other.cpu_s for run, other in pairs) if pairs else "-"
 
 

@@ -39,6 +39,12 @@ SMALLEST = (
     ("python benchmarks/native.py home", "--rounds 1 --records 2000", "without "),
     ("python benchmarks/native.py prefetch", "--rounds 1 --pending 10000", "without "),
     ("python benchmarks/overload.py", "--cases half --seconds 24", "drained s"),
+    ("python benchmarks/peer_rates.py", "--lines 2000 --rounds 1", "faststream"),
+    (
+        "python benchmarks/peer_rates.py --latency",
+        "--seconds 1 --rate 200 --rounds 1",
+        "acktree-batch",
+    ),
     ("python benchmarks/poison.py", "--seconds 3", "retry=False"),
     (
         "python benchmarks/spout_commits.py",

@@ -16,8 +16,14 @@ ROOTS = {
     "console": HOUSE / "console",
     "testing": HOUSE / "testing",
 }
-IN_ANOTHER_PYTHON = HOUSE / "benchmarks" / "rival.py"
-"""A script for an interpreter that has another PySpark and nothing of acktree."""
+IN_ANOTHER_PYTHON = {
+    "rival.py": "pyspark",
+    "peers/bytewax_flow.py": "bytewax",
+    "peers/faststream_app.py": "faststream",
+    "peers/plain_loop.py": "confluent_kafka",
+    "peers/quix_app.py": "quixstreams",
+}
+"""Scripts of the benchmarks for interpreters without acktree, and what each measures."""
 MODULES = [
     path for package, root in ROOTS.items() for path in sorted((root / "acktree" / package).rglob("*.py"))
 ]
@@ -57,16 +63,23 @@ def test_an_import_that_import_linter_sees_is_not_hidden():
     assert list(hidden_imports("import acktree.wire.codec\nimport acktree_other\nload('a')")) == []
 
 
-def test_a_script_for_another_python_imports_nothing_of_acktree():
-    nodes = list(ast.walk(ast.parse(IN_ANOTHER_PYTHON.read_text("utf-8"))))
+def test_each_peer_is_a_script_for_another_python():
+    found = {f"peers/{path.name}" for path in (HOUSE / "benchmarks" / "peers").glob("*.py")}
+    assert found == IN_ANOTHER_PYTHON.keys() - {"rival.py"}
+
+
+@pytest.mark.parametrize(("script", "measured"), IN_ANOTHER_PYTHON.items())
+def test_a_script_for_another_python_imports_nothing_of_acktree(script: str, measured: str):
+    benchmarks = HOUSE / "benchmarks"
+    nodes = list(ast.walk(ast.parse((benchmarks / script).read_text("utf-8"))))
     names = {
         alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names
     }
     origins = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     names |= {(node.module or "").split(".")[0] for node in origins}
-    assert "pyspark" in names
+    assert measured in names
     assert [node.lineno for node in origins if node.level] == []
-    assert names & {"acktree", *(path.stem for path in IN_ANOTHER_PYTHON.parent.glob("*.py"))} == set()
+    assert names & {"acktree", *(path.stem for path in benchmarks.rglob("*.py"))} == set()
 
 
 @pytest.mark.parametrize(("package", "root"), ROOTS.items(), ids=ROOTS)

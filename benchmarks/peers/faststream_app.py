@@ -1,7 +1,4 @@
-"""The two hops in FastStream, at least once: batches of records, each committed when it is done.
-
-One record at a time, with a commit for each, is many times slower; so are handlers with typed parameters.
-"""
+"""The two hops in FastStream, at least once: batches of records, each committed when it is done."""
 
 import asyncio
 import json
