@@ -180,6 +180,8 @@ class Collector:
             if parent._state is not IN_HAND and is_over(parent):
                 return
             target = self.targets.find(topic)
+            if value.__class__ is not bytes:
+                value = self.payloads.write(value, target.topic)
             if (
                 value.__class__ is not bytes
                 or (key is not None and key.__class__ is not bytes)
@@ -187,7 +189,6 @@ class Collector:
                 or timestamp_ms is not None
                 or self._thread_id() not in self.faults.threads
             ):
-                value = self.payloads.write(value, target.topic)
                 self.faults.check_emission(value, key, headers, timestamp_ms)
         except Misuse as misuse:
             self.faults.refuse_call(misuse, (parent,))

@@ -303,13 +303,22 @@ class StateTopic:
             for letter in letters:
                 on_delivery = partial(_add_refused, refused, letter)
                 self._queue(letter.topic, *letter.forms[0], on_delivery=on_delivery)
-            for each in output:
-                self._queue(*each)
+            self._queue_output(output)
             for key, value in records.items():
                 self._queue(self.topic, key, value, partition=0)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
                 raise
+
+    def _queue_output(self, output: Sequence[OutputRecord]) -> None:
+        """Hand records over, each by one call of the client unless it does not take it at once."""
+        produce = self._producer.produce
+        for each in output:
+            topic, key, value, headers, partition, timestamp_ms = each
+            try:
+                produce(topic, value, key, partition, None, None, timestamp_ms, cast(Any, headers))
+            except (BufferError, KafkaException):
+                self._queue(*each)  # which finds the same, and waits for what passes
 
     def _queue(
         self,

@@ -15,6 +15,8 @@ from acktree.wire.ids import IdArray, origins_of
 from acktree.wire.trace_context import has_context
 
 ANCHOR_BYTES = ANCHOR.itemsize
+_ROOT_AT = ANCHOR.fields["root"][1] if ANCHOR.fields else 0
+ROOT_IN_ANCHOR = slice(_ROOT_AT, _ROOT_AT + 8)
 
 Offset = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -24,7 +26,7 @@ class PlannedRecords:
     """The records and their anchors; also the intake of the execution that takes them."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Record] = deque()
+        self._waiting: deque[tuple[Offset, Record]] = deque()
         self._anchors: dict[Offset, bytes] = {}
         """Of the newest plan of each record that is not written."""
         self._taken: set[Offset] = set()
@@ -40,21 +42,22 @@ class PlannedRecords:
         rows = np.zeros(len(records), ANCHOR)
         rows["version"], rows["root"] = version, roots
         packed = rows.tobytes()
-        for number, record in enumerate(records):
+        offsets = [*map(_offset_of, records)]
+        for number, offset in enumerate(offsets):
             at = number * ANCHOR_BYTES
-            self._anchors[_offset_of(record)] = packed[at : at + ANCHOR_BYTES]
+            self._anchors[offset] = packed[at : at + ANCHOR_BYTES]
         if not self.has_seen_traces:
             self.has_seen_traces = any(has_context(record.headers() or []) for record in records)
-        self._waiting.extend(records)
+        self._waiting.extend(zip(offsets, records, strict=True))
 
     def take(self, limit: int) -> list[Record]:
         """Return up to ``limit`` records that the code does not have, the earliest first."""
         taken: list[Record] = []
-        left: list[Record] = []
+        left: list[tuple[Offset, Record]] = []
         while self._waiting and len(taken) < limit:
-            record = self._waiting.popleft()
-            if (offset := _offset_of(record)) in self._taken:
-                left.append(record)
+            offset, record = self._waiting.popleft()
+            if offset in self._taken:
+                left.append((offset, record))
             elif offset in self._anchors:
                 self._taken.add(offset)
                 taken.append(record)
@@ -63,8 +66,9 @@ class PlannedRecords:
 
     def put_back(self, records: Sequence[Record]) -> None:
         """Let records wait that were taken and are not executed."""
-        self._taken.difference_update(map(_offset_of, records))
-        self._waiting.extendleft(reversed(records))
+        offsets = [*map(_offset_of, records)]
+        self._taken.difference_update(offsets)
+        self._waiting.extendleft(reversed([*zip(offsets, records, strict=True)]))
 
     def hand(self, topic: str, partition: int) -> Hand:
         """Return the tuples of one partition that are in hand."""
@@ -88,7 +92,7 @@ class PlannedRecords:
             offset = *place, at
             self._taken.discard(offset)
             known = self._anchors.get(offset)
-            if known is not None and int(np.frombuffer(known, ANCHOR)["root"][0]) == root:
+            if known is not None and int.from_bytes(known[ROOT_IN_ANCHOR], "little") == root:
                 del self._anchors[offset]
                 finished.setdefault(slot, []).append(at)
         return finished
@@ -99,7 +103,7 @@ class PlannedRecords:
         for offset in [each for each in self._anchors if each[:2] in rewound]:
             if not is_planned(offset[:2], offset[2]):
                 del self._anchors[offset]
-        self._waiting = deque(record for record in self._waiting if _offset_of(record) in self._anchors)
+        self._waiting = deque(each for each in self._waiting if each[0] in self._anchors)
 
 
 def _offset_of(record: Record) -> Offset:

@@ -92,7 +92,10 @@ class SourceReader:
         Raises:
             BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
         """
-        for message in self._consumer.consume(MAX_RECORDS, wait_s):
+        found = self._consumer.consume(MAX_RECORDS, 0.0)
+        if not found and wait_s:  # a call for more than one would wait for all of them
+            found = [*self._consumer.consume(1, wait_s), *self._consumer.consume(MAX_RECORDS, 0.0)]
+        for message in found:
             place = message.topic() or "", message.partition() or 0
             fetched = self._fetched.get(place)
             if (error := message.error()) is not None:

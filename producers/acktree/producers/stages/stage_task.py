@@ -21,6 +21,7 @@ from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs
+from acktree.producers.kafka.output import PARTITION_UA
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
@@ -267,7 +268,7 @@ class StageTask:
     ) -> None:
         """Keep a tuple for the next transaction. Raises Unwritable: its topic would never accept it."""
         self._limits.check(topic, value, key, headers, timestamp_ms)
-        self._output.append(OutputRecord(topic, key, value, headers, timestamp_ms=timestamp_ms))
+        self._output.append(OutputRecord(topic, key, value, headers, PARTITION_UA, timestamp_ms))
 
     def _serve(self) -> None:
         """Take what has ended, and write it when that is due; with the guard."""

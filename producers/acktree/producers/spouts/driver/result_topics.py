@@ -86,12 +86,17 @@ class ResultTopics:
         until_s = world.monotonic_s() + wait_s + MAX_READ_S
         while True:
             if not self._fetched:
-                self._fetched.extend(self._consumer.consume(MAX_RESULTS_PER_POLL, wait_s))
+                self._fetched.extend(self._poll(wait_s))
             is_all = len(self._fetched) < MAX_RESULTS_PER_POLL
             yield from self._decoded()
             if is_all or world.monotonic_s() > until_s:
                 return
             wait_s = 0.0
+
+    def _poll(self, wait_s: float) -> list[Message]:
+        """Return what is there, or else the first that comes: a call for more would wait for all of them."""
+        found = self._consumer.consume(MAX_RESULTS_PER_POLL, 0.0)
+        return found or (self._consumer.consume(1, wait_s) if wait_s else [])
 
     def _decoded(self) -> Iterator[ResultRecord]:
         """Yield what is fetched; what the caller does not take is left for the next call."""
