@@ -31,7 +31,7 @@ from acktree.console.view.cluster import Cluster
 from acktree.console.view.records.dead_letters import read_newest
 from acktree.core.errors import NotAuthorized
 from acktree.core.reports.stats import Report
-from acktree.core.topology.file import parse_topology
+from acktree.core.topology.file import Topology, parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import read_history
 from acktree.producers.bolt import BasicBolt, Emit
@@ -136,11 +136,17 @@ def without_each(role: Role, component: str | None = None) -> pytest.MarkDecorat
     )
 
 
-def properties_without(secure: SecureBroker, missing: Right, role: Role, component: str | None = None):
+def properties_without(
+    secure: SecureBroker,
+    missing: Right,
+    role: Role,
+    component: str | None = None,
+    topology: Topology = TOPOLOGY,
+):
     """Return how a new user connects who has all rights of a role but one."""
     user = next(USERS)
     secure.add_user(user)
-    secure.allow(user, [right for right in rights(TOPOLOGY, role, component) if right != missing])
+    secure.allow(user, [right for right in rights(topology, role, component) if right != missing])
     return secure.properties(user)
 
 
@@ -347,32 +353,40 @@ class Lines(BasicBolt):
         emit(tup.value)
 
 
+STAGED = parse_topology(TEXT.format(name="staged"))
 STAGE_IDS = [
     right
-    for right in rights(TOPOLOGY, Role.SPOUT, "lines")
-    if right.resource != "topic" and right.name.startswith("guarded.lines")
+    for right in rights(STAGED, Role.SPOUT, "lines")
+    if right.resource != "topic" and right.name.startswith("staged.lines")
 ]
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.fixture(scope="module")
+def staged(secure: SecureBroker) -> None:
+    """Publish a topology of its own: what a stage does with the lines is not for the other tests."""
+    secure.admin.create_topics([NewTopic("staged.lines", 1)])["staged.lines"].result(WAIT_S)
+    apply_topology(secure.plain, STAGED, {})
+
+
+@pytest.mark.usefixtures("staged")
 @pytest.mark.parametrize("missing", STAGE_IDS, ids=lambda right: f"{right.resource}-{right.name}")
 def test_a_stage_needs_each_right_on_its_groups_and_ids(secure: SecureBroker, missing: Right) -> None:
-    driver = SpoutDriver(SpoutOptions(secure.plain, "guarded", "lines"))
+    driver = SpoutDriver(SpoutOptions(secure.plain, "staged", "lines"))
     driver.open(None)  # which the stage fences
     driver.close()
-    properties = properties_without(secure, missing, Role.SPOUT, "lines")
-    ends_forbidden(lambda: StageWorker(secure.scram, "guarded", Lines, user=properties), lambda: None)
+    properties = properties_without(secure, missing, Role.SPOUT, "lines", STAGED)
+    ends_forbidden(lambda: StageWorker(secure.scram, "staged", Lines, user=properties), lambda: None)
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("staged")
 def test_a_stage_runs_with_the_rights_of_its_role(secure: SecureBroker) -> None:
     user = next(USERS)
     secure.add_user(user)
-    secure.allow(user, rights(TOPOLOGY, Role.SPOUT, "lines"))
+    secure.allow(user, rights(STAGED, Role.SPOUT, "lines"))
     ready = threading.Event()
     worker = StageWorker(
         secure.scram,
-        "guarded",
+        "staged",
         Lines,
         user=secure.properties(user),
         ready=lambda _: ready.set(),
@@ -488,7 +502,7 @@ def test_the_role_that_reads_metrics_may_not_write_acks():
 
 
 @pytest.mark.parametrize(
-    ("role", "component"), [(Role.BOLT, "lines"), (Role.SPOUT, "lines"), (Role.SPARK, "numbers")]
+    ("role", "component"), [(Role.BOLT, "lines"), (Role.SPOUT, "copy"), (Role.SPARK, "numbers")]
 )
 def test_a_component_that_cannot_run_in_a_role_is_refused(role: Role, component: str):
     with pytest.raises(NoSuchRole, match="it must be one of: "):

@@ -32,6 +32,10 @@ from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, e
 FULL_QUEUE_WAIT_S = 0.1
 FETCH_WAIT_MS = 20
 """A start reads up to its own record, and a fetch before that is committed waits for so long."""
+TRANSACTION_TIMEOUT_MS = 15_000
+"""For how long the open transaction of a dead task may hold up the start of another owner."""
+READ_TIMEOUT_S = 90.0
+"""How long a start waits for a record: longer than the open transaction of a dead driver may last."""
 COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
 
@@ -208,16 +212,19 @@ class StateTopic:
 
     def _read(self, consumer: Consumer, states: States, is_read: Callable[[], bool] | None) -> None:
         """Read until that is so; with None to the end, as it is found."""
-        until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
+        until_s = world.monotonic_s() + READ_TIMEOUT_S
         while is_read is None or not is_read():
             if world.monotonic_s() > until_s:
-                raise BrokerUnreachable(f"{self.topic} was not read to the record of this start in time")
+                raise BrokerUnreachable(
+                    f"{self.topic} was not read to the record of this start within {READ_TIMEOUT_S:g} s: the "
+                    "broker does not answer, or holds a transaction of a dead process open for longer"
+                )
             message = consumer.poll(1.0)
             if message is None:
                 continue
             if (error := message.error()) is None:
                 self._add(states, message)
-                until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
+                until_s = world.monotonic_s() + READ_TIMEOUT_S
             elif error.code() == KafkaError._PARTITION_EOF:
                 if is_read is None:
                     return

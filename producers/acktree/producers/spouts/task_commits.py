@@ -37,7 +37,7 @@ from acktree.producers.kafka.deadline_call import (
 )
 from acktree.producers.kafka.fencing import DELIVERY_SETTINGS
 from acktree.producers.spouts.outside_commit import commit_offsets
-from acktree.producers.spouts.state_topic import COMMIT_TIMEOUT_S, StateTopic
+from acktree.producers.spouts.state_topic import COMMIT_TIMEOUT_S, TRANSACTION_TIMEOUT_MS, StateTopic
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import MAX_OFFSET, next_run
 from acktree.wire.state_records import (
@@ -55,8 +55,6 @@ from acktree.wire.state_records import (
 
 COMMIT_INTERVAL_S = 10.0
 """How often a task commits: a process that another one has replaced finds that out within this time."""
-TRANSACTION_TIMEOUT_MS = 15_000
-"""For how long the open transaction of a dead task may hold up the start of another task of its spout."""
 SEQUENCES = 1 << 22
 """How many message numbers each commit reserves; when they run out, the next commit is made immediately."""
 FIRST_SEQUENCE_BITS = 38

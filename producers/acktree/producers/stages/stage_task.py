@@ -27,6 +27,7 @@ from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_sources import TasksDealtAnew
+from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.producers.spouts.state_topic import OutputRecord
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
@@ -130,9 +131,7 @@ class StageTask:
         is_whole = hangs = False
         try:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
-            if not self._stopping:
-                self._driver.open(None, driver_before)
-                ready()
+            self._open(driver_before, ready)
             with suppress(TasksDealtAnew):
                 while not self._stopping:
                     self._turn()
@@ -148,6 +147,17 @@ class StageTask:
                     self._execution.cleanup()
             finally:
                 self._close(is_whole)
+
+    def _open(self, driver_before: StateStart | None, ready: Callable[[], object]) -> None:
+        """Take the task over, unless it is to stop before that is possible."""
+        if self._stopping:
+            return
+        try:
+            self._driver.open(None, driver_before, lambda: not self._stopping)
+            ready()
+        except GroupInUse:
+            if not self._stopping:
+                raise
 
     def _close(self, is_whole: bool) -> None:
         try:

@@ -4,6 +4,7 @@ Each task has a thread and a bolt of its own, as in Storm. Invariant: a task is 
 assigned it here; who gets it next fences the one before, so a member that has not noticed writes nothing.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,8 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import make_consumer
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.core.kafka.errors import as_clear_error, is_forbidden
 from acktree.core.kafka.settings import Settings, is_kip_848
 from acktree.core.reports.liveness import Liveness, stuck_after_of
@@ -21,7 +23,7 @@ from acktree.core.topology.registry import History, Registry
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.functions import bolt_class_of
-from acktree.producers.kafka.deadline_call import close_consumer
+from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
 from acktree.producers.kafka.membership import group_settings, is_incremental
 from acktree.producers.spouts.driver.owners import TakenOver
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
@@ -58,7 +60,7 @@ class TaskThread:
         self._make, self._driver_before = make, driver_before
         self.made: StageTask | None = None
         self.is_ready = self._is_stopping = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._thread = world.start_thread(self._run, "stage task")
 
     def _run(self) -> None:
@@ -67,7 +69,7 @@ class TaskThread:
             if self._is_stopping:
                 self.made.stop()
             self.made.run(self._driver_before, self._set_ready)
-        except Exception as error:
+        except BaseException as error:  # user code may exit
             self.error = error
 
     def _set_ready(self) -> None:
@@ -148,9 +150,10 @@ class StageWorker:
         """Of the tasks that are assigned."""
         self._leaving: list[TaskThread] = []
         self._is_joined = self._is_ready = self._stopping = False
-        self._ask_at_s = 0.0
+        self._ask_at_s: dict[int, float] = {}
         self._driver_before: StateStart | None = None
-        self._first: StageTask | None = self._make_task(self._tasks[0], bolt)
+        self._checked: StageTask | None = self._make_task(self._tasks[0], bolt)
+        """Made to find what is wrong before anything runs, and to read who runs the spout."""
         self._user = {**({} if is_kip_848(user) else COOPERATIVE), **user}
         group = latest.members_group(self.name)
         settings = group_settings(bootstrap, group, self._user, exactly_once=True)
@@ -172,15 +175,6 @@ class StageWorker:
         """Return a task; a test watches it."""
         return StageTask(options, stage, progress)
 
-    def _task_of(self, number: int) -> StageTask:
-        """Return a new task; the first one was made to check all that it is made of."""
-        first, self._first = self._first, None
-        if first is not None and number == self._tasks[0]:
-            return first
-        if first is not None:
-            first.close()
-        return self._make_task(number, _bolt_of(self._stage))
-
     def _made(self) -> list[StageTask]:
         return [thread.made for thread in [*self._threads.values()] if thread.made is not None]
 
@@ -199,9 +193,8 @@ class StageWorker:
         Raises:
             TakenOver: Spark has taken the spout over. What ends one of the tasks: see ``StageTask.run``.
         """
-        assert self._first is not None, "run is called once"
         try:
-            self._driver_before = self._first.driver_start()
+            self._look_at_driver()
             self._subscribe()
             while not self._stopping:
                 self._poll()
@@ -209,6 +202,15 @@ class StageWorker:
                 self._watch_threads()
         finally:
             self._close()
+
+    def _look_at_driver(self) -> None:
+        """Read which driver of all tasks was the last, and so may be fenced; then drop what has told it."""
+        checked, self._checked = self._checked, None
+        assert checked is not None, "run is called once"
+        try:
+            self._driver_before = checked.driver_start()
+        finally:
+            checked.close()
 
     def _topic_of(self, task: int) -> str:
         return self._registry.history.latest.result_topic(task)
@@ -240,7 +242,10 @@ class StageWorker:
                 self._start(_task_in(place))
 
     def _start(self, task: int) -> None:
-        self._threads[task] = TaskThread(lambda: self._task_of(task), self._driver_before)
+        def make() -> StageTask:
+            return self._make_task(task, _bolt_of(self._stage))
+
+        self._threads[task] = TaskThread(make, self._driver_before)
 
     def _on_revoke(self, _: Consumer, revoked: list[TopicPartition]) -> None:
         self._let_go(revoked, REVOKE_S)
@@ -272,36 +277,51 @@ class StageWorker:
         for thread in [each for each in self._leaving if each.has_ended]:
             self._leaving.remove(thread)
             _raise_if_not_fenced(thread)
+            del thread
+            gc.collect()
         for task, thread in [*self._threads.items()]:
             if not thread.has_ended:
                 continue
             _raise_if_not_fenced(thread)
-            if thread.error is None or self._still_has(task):
+            if task in self._tasks and (thread.error is None or self._still_has(task)):
                 self._start(task)
+                gc.collect()  # clients that are in cycles, with their connections
         if self._is_joined and not self._is_ready and all(each.is_ready for each in self._threads.values()):
             self._is_ready = True
             self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
 
     def _still_has(self, task: int) -> bool:
-        """Return whether the group says so: it accepts a commit from nobody else. Asked now and then."""
-        if world.monotonic_s() < self._ask_at_s:
+        """Return whether this process is still a member: then it has what was assigned and not revoked.
+
+        Asked now and then, by a commit, which the group accepts from members of its generation alone.
+        """
+        if world.monotonic_s() < self._ask_at_s.get(task, 0.0):
             return False
-        self._ask_at_s = world.monotonic_s() + ASK_GROUP_S
+        self._ask_at_s[task] = world.monotonic_s() + ASK_GROUP_S
+        place = TopicPartition(self._topic_of(task), 0, 0)
+        until_s = world.monotonic_s() + BROKER_TIMEOUT_S
         try:
-            place = TopicPartition(self._topic_of(task), 0, 0)
-            answer = self._consumer.commit(offsets=[place], asynchronous=False)
+            answer = call_with_deadline(
+                lambda: self._consumer.commit(offsets=[place], asynchronous=False),
+                lambda: world.monotonic_s() < until_s,
+            )
             return all(each.error is None for each in answer or [])
         except KafkaException as error:
             log.info("action=task_not_held task=%d reason=%s", task, error)
             return False
+        except CallTimedOut as error:
+            raise BrokerUnreachable(
+                f"the group of spout {self.name} does not say within {BROKER_TIMEOUT_S:g} s whether this "
+                f"process still has task {task}, which somebody has fenced"
+            ) from error
 
     def _close(self) -> None:
         """End all tasks, then leave the group; raise what has ended one of them."""
         threads = [*self._threads.values(), *self._leaving]
         for thread in threads:
             thread.stop()
-        if self._first is not None:
-            self._first.close()
+        if self._checked is not None:
+            self._checked.close()
         try:
             for thread in threads:
                 thread.join()

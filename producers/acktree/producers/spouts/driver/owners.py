@@ -1,8 +1,8 @@
 """Who may hold the slots of a spout: the driver of all its tasks, or one process for each task of a stage.
 
 An owner is None, the driver of all tasks, or the number of a task. Invariant: of two owners that may hold the
-same slot the one whose start is later in the state topic fences the other one, and reads what it has
-committed. A slot's state is that of the owner who has it last.
+same slot the one whose start is later in the state topic has read the other's, fences it, and reads what it
+has committed; a fence that comes late costs the other a new start. A slot is as its last owner left it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,8 +43,8 @@ class Owners:
         """
         if self._task is not None and states.starts.get(None) != driver_before:
             raise TakenOver(
-                f"a driver of all tasks, in Spark, has taken over spout {self._spout}: only one of the two "
-                "may run it, this process stops"
+                f"a driver of all tasks, in Spark, has run spout {self._spout} since this process began: "
+                "only one of the two may run it, this process stops"
             )
         return [
             self.id_of(owner)
@@ -72,10 +72,9 @@ class Owners:
 
     def positions(self, states: SpoutStates) -> list[TaskPosition]:
         """Return the newest position of each result topic."""
-        newest = {task: state for task, state in states.tasks.items() if states.is_newer(task)}
-        found = [each for state in newest.values() for each in state.tasks]
-        before = [each for state in states.drivers for each in state.tasks if each.task not in newest]
-        return [*before, *found]
+        newest = [state for task, state in states.tasks.items() if states.is_newer(task)]
+        found = [each for state in (*states.drivers, *newest) for each in state.tasks]
+        return [*{each.task: each for each in sorted(found, key=lambda each: each.next_offset)}.values()]
 
     def runs(self, states: SpoutStates) -> list[int]:
         """Return the runs that may have been used for the slots of this owner, none if it is the first."""

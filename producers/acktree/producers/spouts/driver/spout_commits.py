@@ -27,7 +27,12 @@ from acktree.producers.spouts.driver.owners import Owners
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_states import SpoutStates, freest_run
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
-from acktree.producers.spouts.state_topic import DeadLetter, OutputRecord, StateTopic
+from acktree.producers.spouts.state_topic import (
+    TRANSACTION_TIMEOUT_MS,
+    DeadLetter,
+    OutputRecord,
+    StateTopic,
+)
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import MAX_RUN, next_run
 from acktree.wire.state_records import (
@@ -113,9 +118,12 @@ class SpoutCommits:
             self._owners.id_of(task),
             start_key=START_KEY if task is None else task_start_key(task),
             version=published.version,
+            **({} if task is None else {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}),
         )
         self._read = SpoutStates(task)
         """What was read at the start of slots that are not read."""
+        self._known_ids: dict[str, set[str]] = {}
+        """Of each topic the ids that the state knew at the start, whoever read it."""
         self._moved: set[SlotKey] = set()
         """Slots whose results go to another topic than is read, or not all of whose runs count."""
         self._stored: dict[bytes, bytes] = {}
@@ -159,6 +167,8 @@ class SpoutCommits:
         for task, next_offset, applied in self._owners.positions(states):
             if self._task is None or task in wanted:
                 self.positions[task] = ResultPosition(next_offset, applied=set(applied))
+        for key in states.slots:
+            self._known_ids.setdefault(key.topic, set()).add(key.topic_id)
         states.slots = {key: state for key, state in states.slots.items() if self._owners.has(key)}
         self._read = states
         self._stored = dict.fromkeys((key.encode() for key in self._read.slots), b"")
@@ -223,7 +233,7 @@ class SpoutCommits:
 
     def is_of_former(self, topic: str, topic_id: str) -> bool:
         """Return whether the state is of a topic of this name with another id, and not of this one."""
-        ids = {key.topic_id for key in self._read.slots if key.topic == topic}
+        ids = self._known_ids.get(topic, set())
         return bool(ids) and topic_id not in ids
 
     def is_newest(self, logged: PlannedBatch | None) -> bool:

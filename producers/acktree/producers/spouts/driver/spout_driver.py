@@ -132,11 +132,18 @@ class SpoutDriver:
         """The version of the topology that is followed."""
         return self._sources.topology
 
-    def open(self, logged: PlannedBatch | None, driver_before: StateStart | None = None) -> None:
+    def open(
+        self,
+        logged: PlannedBatch | None,
+        driver_before: StateStart | None = None,
+        may_wait: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Take over: fence the driver before, restore its state and what the logged batch says.
 
         ``driver_before``: the start of a driver of all tasks that the driver of one may fence; it gives way
-        to any other. Raises TakenOver, and what ``StateTopic.take_over`` raises.
+        to any other. It waits as long as ``may_wait()`` for a stray consumer to leave the group.
+
+        Raises TakenOver, what ``StateTopic.take_over`` raises, and GroupInUse once it may not wait.
 
         What is in flight counts as emitted now. Where results of it may have been removed it is overdue: what
         the results that are left do not finish is emitted again, once they are read.
@@ -144,9 +151,8 @@ class SpoutDriver:
         spout, commits, topics = self._options.spout, self.commits, self.topics
         versions = self._registry.history.versions.values()
         ever = {task for version in versions for task in version.spout_tasks.get(spout, ())}
-        commits.begin(ever if self._options.task is None else {self._options.task}, driver_before)
-        while not self._try(commits.probe):
-            world.sleep(GROUP_CHECK_S)
+        commits.begin(ever & self._topics_read(ever), driver_before)
+        self._wait_until(commits.probe, may_wait)
         group = commits.take_over(topics.partitions, logged)
         self._watch.check_topics(topics, commits.is_of_former)
         is_first = commits.is_first
@@ -172,11 +178,28 @@ class SpoutDriver:
         self._resets.apply({slot: entry for slot, entry in group.items() if slot in restored})
         self._sources.go_back_to_ends()
         self._results.follow(commits.positions)
-        while not self._try(commits.commit):
-            world.sleep(GROUP_CHECK_S)
+        self._wait_until(commits.commit, may_wait)
         self.is_open = True
         self._report()
         self._reporter.flush(FIRST_REPORT_S)
+
+    def _topics_read(self, ever: set[int]) -> set[int]:
+        """Return whose result topics this driver reads; the first task also those of tasks that are no more.
+
+        A replay command may wait there, and is handed on.
+        """
+        tasks, task = self.topology.spout_tasks[self._options.spout], self._options.task
+        if task is None:
+            return ever
+        return {task} | (ever - set(tasks) if task == tasks[0] else set())
+
+    def _wait_until(self, commit: Callable[[], None], may_wait: Callable[[], bool]) -> None:
+        """Commit as soon as that is possible. Raises GroupInUse."""
+        while not self._try(commit):
+            if not may_wait():
+                commit()
+                return
+            world.sleep(GROUP_CHECK_S)
 
     def position(self) -> PlannedBatch:
         """Return an empty batch with the position of every slot."""

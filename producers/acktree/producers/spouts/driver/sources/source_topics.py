@@ -97,6 +97,8 @@ class SpoutTopics(TopicEnds):
         slots = {(s.topic, s.topic_id, s.partition): s for s in topology.slots_of(options.spout)}
         partitions: list[SourceSlot] = []
         self.task_of: dict[int, int] = {}
+        self.ids = {topic: state.topic_id for topic, state in self._topics.items()}
+        """The id of each topic, whoever reads its partitions."""
         self.unknown: list[tuple[str, int]] = []
         """Partitions that the registry gives no slot."""
         for topic, topic_state in self._topics.items():
@@ -112,12 +114,6 @@ class SpoutTopics(TopicEnds):
                 self.task_of[slot.slot] = task
         self.partitions = tuple(partitions)
         known, ids = {topic for topic, _, _ in slots}, {(topic, topic_id) for topic, topic_id, _ in slots}
-        self.former = {
-            slot.slot
-            for (topic, topic_id, _), slot in slots.items()
-            if topic in self._topics and topic_id != self._topics[topic].topic_id
-        }
-        """Slots of topics that were recreated since."""
         self.recreated = [
             topic
             for topic in self._topics

@@ -109,7 +109,7 @@ class SourceWatch:
         Raises:
             DataLoss: there is one, and failOnDataLoss is true.
         """
-        for topic, topic_id in {source.topic: source.topic_id for source in topics.partitions}.items():
+        for topic, topic_id in topics.ids.items():
             if is_former(topic, topic_id):
                 self._check_recreated(topic)
 
