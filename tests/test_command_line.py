@@ -188,7 +188,7 @@ def test_a_dry_run_says_what_apply_then_does(kafka, topology_name, topology_file
 def test_applying_the_same_file_again_publishes_nothing(kafka, topology_name, topology_file):
     acktree("topology", "apply", topology_file, "-b", kafka)
     again = acktree("topology", "apply", topology_file, "-b", kafka)
-    assert again.exit_code == 0
+    assert (again.exit_code, again.stderr) == (0, "")
     assert again.stdout == f"nothing to do: version 1 of topology {topology_name} says the same\n"
 
 
