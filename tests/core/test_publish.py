@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 
 from acktree.core.errors import BadTopology, BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology import publish
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.plan import DEAD_LETTER_HEADERS_BYTES, Plan
@@ -471,3 +472,22 @@ def test_a_state_topic_that_loses_records_is_refused_with_what_to_do(
     cluster.set(topic, "cleanup.policy", "compact")
     cluster.apply()
     assert cluster.latest().version == 1
+
+
+@pytest.mark.parametrize("asked_for", ["describe", "_settings"])
+def test_a_topic_that_one_broker_lists_and_another_does_not_know_yet_is_asked_for_again(
+    cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch, asked_for: str
+) -> None:
+    cluster.apply()
+    known, calls = getattr(publish, asked_for), list[int]()
+
+    def ask(*about: Any) -> Any:
+        calls.append(1)
+        with clear_errors(cluster.bootstrap):
+            if len(calls) < 3:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return known(*about)
+
+    monkeypatch.setattr(publish, asked_for, ask)
+    assert cluster.apply().publish is None
+    assert len(calls) == 3
