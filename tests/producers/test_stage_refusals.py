@@ -69,9 +69,10 @@ def test_a_spout_that_no_stage_can_feed_is_refused(
     from acktree.core.topology.publish import apply_topology
 
     text = TEXT.replace('name = "t"', f'name = "{unique}"')
+    admin = make_admin(kafka, {})  # must outlive its futures
     for topic in ("a", "b"):
         text = text.replace(f'["{topic}"]', f'["{unique}.{topic}"]')
-        made = make_admin(kafka, {}).create_topics([NewTopic(f"{unique}.{topic}", 1)])
+        made = admin.create_topics([NewTopic(f"{unique}.{topic}", 1)])
         made[f"{unique}.{topic}"].result()
     apply_topology(kafka, parse_topology(text.replace('"words"', f'"{unique}.words"')), {})
     with pytest.raises(UnknownComponent, match=sentence.replace("topology t ", f"topology {unique} ")):

@@ -418,7 +418,8 @@ def _about_largest(records: Mapping[bytes, bytes | None], topic: str) -> str:
     """Return what to do about records of which a state topic does not take the largest."""
     sizes = {key: len(key) + len(value or b"") for key, value in records.items()}
     key = max(sizes, key=sizes.__getitem__)
-    source, limit = key.decode().rpartition("/")[0], max(MAX_STATE_BYTES, 2 * sizes[key])
+    parts, limit = key.decode().split("/", 2), max(MAX_STATE_BYTES, 2 * sizes[key])
+    source = "/".join(parts[:2]) if len(parts) > 2 else ""  # a topic's id may have slashes, too
     return (
         f"topic {topic} does not take the state of {source or 'all partitions'}: {sizes[key]:,} bytes; "
         "nothing is committed until it does. Run: kafka-configs.sh --bootstrap-server ADDRESS --alter "

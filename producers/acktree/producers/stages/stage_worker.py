@@ -136,13 +136,29 @@ class StageWorker:
         check_bolt(bolt)
         self._bootstrap, user = bootstrap, user or {}
         self._registry = Registry(bootstrap, topology, user)
+        try:
+            self._prepare(bolt, name, user, dict(options or {}), ready, stuck_after_s)
+        except BaseException:
+            self._registry.close()
+            raise
+
+    def _prepare(
+        self,
+        bolt: AnyBolt,
+        name: str | None,
+        user: Settings,
+        options: dict[str, object],
+        ready: Callable[[str], None],
+        stuck_after_s: float | None,
+    ) -> None:
         latest = self._registry.history.latest
         self.name = find_stage_name(self._registry.history, bolt, name)
         table, self._tasks = latest.spouts[self.name], latest.spout_tasks[self.name]
         self._refuse_shared_bolt()
-        given = {"starting_offsets": table.spark.starting_offsets} | dict(options or {})
+        given = {"starting_offsets": table.spark.starting_offsets} | options
         given.setdefault("fail_on_data_loss", table.spark.fail_on_data_loss)
-        self._options = SpoutOptions(bootstrap, topology, self.name, kafka=user, has_blocks=False, **given)  # type: ignore[arg-type]
+        place = self._bootstrap, self._registry.history.name
+        self._options = SpoutOptions(*place, self.name, kafka=user, has_blocks=False, **given)  # type: ignore[arg-type]
         stuck_s = stuck_after_of(user) if stuck_after_s is None else stuck_after_s
         self.progress: Liveness = LivenessOfTasks(stuck_s, self._made)
         self._set_ready: Callable[[str], None] = ready
@@ -156,7 +172,7 @@ class StageWorker:
         """Made to find what is wrong before anything runs, and to read who runs the spout."""
         self._user = {**({} if is_kip_848(user) else COOPERATIVE), **user}
         group = latest.members_group(self.name)
-        settings = group_settings(bootstrap, group, self._user, exactly_once=True)
+        settings = group_settings(self._bootstrap, group, self._user, exactly_once=True)
         self._consumer = make_consumer({**settings, "queued.min.messages": 1})
 
     def _refuse_shared_bolt(self) -> None:

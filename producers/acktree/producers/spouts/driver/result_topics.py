@@ -83,15 +83,20 @@ class ResultTopics:
             BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
         """
         # Life of a record, step 10.
-        until_s = world.monotonic_s() + wait_s + MAX_READ_S
+        waiting_until_s = world.monotonic_s() + wait_s
+        has_read = False
         while True:
             if not self._fetched:
-                self._fetched.extend(self._poll(wait_s))
+                self._fetched.extend(self._poll(0.0 if has_read else wait_s))
             is_all = len(self._fetched) < MAX_RESULTS_PER_POLL
-            yield from self._decoded()
-            if is_all or world.monotonic_s() > until_s:
+            for record in self._decoded():
+                has_read = True
+                yield record
+            wait_s = waiting_until_s - world.monotonic_s()
+            if not has_read and wait_s > 0:  # only the ends of topics have come
+                continue
+            if is_all or wait_s < -MAX_READ_S:
                 return
-            wait_s = 0.0
 
     def _poll(self, wait_s: float) -> list[Message]:
         """Return what is there, or else the first that comes: a call for more would wait for all of them."""
