@@ -1,16 +1,23 @@
 """Short scripts, each for one thing in which a simulated Kafka is easily wrong: both must show the same."""
 
+import logging
 import uuid
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from acktree.core.world import RealWorld, World
 from acktree.testing.kafka.broker.assignors import Member, assign
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.virtual.kernel import Kernel
+from acktree.testing.world import SimulatedWorld
 from conformance.comparison import compare
 from conformance.script import Script
 
 TOPIC = ("create_topic", "t", 1, {})
 LONG = "x" * 4097
+JOINED_S, ANSWER_S = 60.0, 0.1
+"""At most so long a member takes to join; a simulated broker takes so long for each answer."""
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
@@ -125,6 +132,42 @@ SCRIPTS: dict[str, Script] = {
 def test_both_show_the_same(bootstrap: str, admin: AdminClient, script: Script):
     difference = compare(script, bootstrap, admin, f"conformance-{uuid.uuid4().hex[:12]}")
     assert difference is None, difference
+
+
+def subscribed_twice(world: World, bootstrap: str, prefix: str, protocol: str) -> set[str]:
+    """Return what a consumer reads that has subscribed to more topics while it still joined its group."""
+    names = [f"{prefix}-{number}" for number in range(2)]
+    settings = {"bootstrap.servers": bootstrap, "group.id": prefix, "group.protocol": protocol}
+    consumer, until_s = world.consumer(settings, logging.getLogger()), world.monotonic_s() + JOINED_S
+    consumer.subscribe(names[:1])
+    world.sleep(1.5 * ANSWER_S)
+    consumer.subscribe(names)
+    while len(consumer.assignment()) < len(names) and world.monotonic_s() < until_s:
+        consumer.poll(0.1)
+    found = {place.topic.removeprefix(prefix) for place in consumer.assignment()}
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_consumer_that_subscribes_anew_while_it_joins_gets_the_newer_topics(
+    bootstrap: str, admin: AdminClient, protocol: str
+):
+    prefix = f"conformance-{uuid.uuid4().hex[:12]}"
+    for made in admin.create_topics([NewTopic(f"{prefix}-{number}", 1) for number in range(2)]).values():
+        made.result()
+    assert subscribed_twice(RealWorld(), bootstrap, prefix, protocol) == {"-0", "-1"}
+    kernel, found = Kernel(), set[str]()
+    world = SimulatedWorld(kernel, Cluster(kernel))
+    world.delay_s = lambda: ANSWER_S
+    for number in range(2):
+        world.cluster.create_topic(f"{prefix}-{number}", 1)
+    task = kernel.spawn(
+        kernel.process("c"), lambda: found.update(subscribed_twice(world, "", prefix, protocol)), "main"
+    )
+    kernel.run(lambda: task.is_done)
+    kernel.close()
+    assert found == {"-0", "-1"}
 
 
 def test_the_uniform_assignor_leaves_members_what_they_have():

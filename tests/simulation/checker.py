@@ -71,7 +71,8 @@ class Checker:
     """Source records on the dead-letter topic."""
     dead_messages: set[tuple[str, int]] = field(default_factory=set)
     """Messages of Python spouts on the dead-letter topic."""
-    is_breaker_open: Callable[[], bool] = lambda: False
+    is_breaker_open: Callable[[str], bool] = lambda _: False
+    """Whether that of the driver with a transactional id is open."""
     rewound_s: dict[Place, float] = field(default_factory=dict)
     """Since when a source record has to be done once more, because an operator has rewound it."""
     skipped: set[Place] = field(default_factory=set)
@@ -269,7 +270,7 @@ class Checker:
         """Read what has been appended; a letter counts once its transaction is committed."""
         read_to, self._read_to[log] = self._read_to.get(log, 0), log.end_offset
         fresh = [each for each in log.records[log.index_of(read_to) :] if not each.is_control]
-        if fresh and self.is_breaker_open():
+        if any(self.is_breaker_open(writer) for writer in {each.producer for each in fresh}):
             raise BrokenPromise("a dead letter was written while the breaker is open")
         self._open_dead_letters += fresh
         self._check_open_dead_letters()

@@ -31,7 +31,7 @@ def _change_timeout(system: System, fault: Fault) -> None:
     _change(system, message_timeout_s=3.0 + fault.target % 20)
 
 
-@kind("change the number of spout tasks", is_opt_in=True)
+@kind("change the number of spout tasks")
 def _change_tasks(system: System, fault: Fault) -> None:
     """Partitions are dealt to other tasks; only a spout that reads topics goes on through that."""
     if system.is_spark:

@@ -155,6 +155,10 @@ class WatchedTask(StageTask):
     def breaker(self) -> Breaker:
         return self._driver.breaker
 
+    @property
+    def number(self) -> int:
+        return next(iter(self._driver.tasks))
+
 
 class WatchedStage(StageWorker):
     """A stage in Python whose tasks are watched."""
@@ -167,6 +171,11 @@ class WatchedStage(StageWorker):
         made = WatchedTask(options, stage, progress)
         made.retries, made.is_alone = self._retries, self._is_alone
         return made
+
+    def breaker_of(self, writer: str) -> Breaker | None:
+        """Return that of the task with a transactional id, None if no such task runs here."""
+        watched = (cast(WatchedTask, task) for task in self._made())
+        return next((task.breaker for task in watched if f"{NAME}.s.{task.number}" == writer), None)
 
     @property
     def breaker(self) -> Breaker | None:
@@ -289,12 +298,15 @@ class System:
         temper.delays = draw.choice([0.0, 0.0, 0.05, 0.2])
         temper.delay_ms = draw.choice([0, 500, 4_000, 20_000])
 
-    def _is_breaker_open(self) -> bool:
-        """Whether the breaker of the Spark application that runs is open; one of Python writes later."""
+    def _is_breaker_open(self, writer: str) -> bool:
+        """Whether the breaker of the driver that writes is open: of the application, or of one task."""
         services = (role.service for role in self.roles if role.kind == "spark" and role.process is not None)
-        return any(
-            service is not None and service.breaker and service.breaker.is_open for service in services
+        breakers = (
+            service.breaker_of(writer) if isinstance(service, WatchedStage) else service.breaker
+            for service in services
+            if service is not None
         )
+        return any(breaker is not None and breaker.is_open for breaker in breakers)
 
     # Setting up.
 

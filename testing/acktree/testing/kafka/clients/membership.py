@@ -199,6 +199,8 @@ class ClassicMembership(Membership):
         self.generation, self.owned = generation, member.assigned
         self._notify(Event("assign", self.owned))
         self._beat_later()
+        if member.topics != self._topics:  # it has subscribed to others meanwhile
+            self._join_soon()
 
     def _beat_later(self) -> None:
         generation = self.generation
