@@ -9,7 +9,7 @@ from functools import partial
 
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, retry_until_ready
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, consume_ready, retry_until_ready
 from acktree.core.kafka.errors import clear_errors, is_unreadable
 from acktree.core.kafka.settings import Settings
 from acktree.core.kafka.unreadable import find_continuation
@@ -55,7 +55,7 @@ class SpoutResults:
 
     def read(self, wait_s: float) -> Iterator[Result]:
         """Yield the results that are there; if there is none, wait for one. Raises as ``check_error``."""
-        records = self._consumer.consume(RESULTS_PER_TURN, 0) or self._consumer.consume(1, wait_s)
+        records = consume_ready(self._consumer, RESULTS_PER_TURN, wait_s)
         for record in records:
             if (error := record.error()) is not None and is_unreadable(error):
                 return self._continue_reading()

@@ -10,7 +10,7 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.clients import consume_ready, make_consumer
 from acktree.core.kafka.errors import as_clear_error
 from acktree.core.kafka.settings import Settings, consumer_settings
 from acktree.producers.tuples import Place, Record
@@ -92,10 +92,7 @@ class SourceReader:
         Raises:
             BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
         """
-        found = self._consumer.consume(MAX_RECORDS, 0.0)
-        if not found and wait_s:  # a call for more than one would wait for all of them
-            found = [*self._consumer.consume(1, wait_s), *self._consumer.consume(MAX_RECORDS, 0.0)]
-        for message in found:
+        for message in consume_ready(self._consumer, MAX_RECORDS, wait_s):
             place = message.topic() or "", message.partition() or 0
             fetched = self._fetched.get(place)
             if (error := message.error()) is not None:

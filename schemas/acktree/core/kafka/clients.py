@@ -10,6 +10,7 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicCollection,
 )
@@ -156,11 +157,14 @@ def refuse_missing(admin: AdminClient, bootstrap: str, topic: str, text: str) ->
         admin.poll(0.1)
 
 
-def retry_until_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) -> Answer:
+def retry_until_ready(
+    ask: Callable[[], Answer], *, wait_if_away: bool = False, are_listed: bool = False
+) -> Answer:
     """Call ``ask``, and retry it while the broker says that it is not ready yet, for at most READY_TIMEOUT_S.
 
     After a start a broker answers while it still loads its groups and transactions. ``wait_if_away``: retry
-    also while it does not answer, for callers that had an answer a moment ago.
+    also while it does not answer, for callers that had an answer a moment ago. ``are_listed``: retry also
+    while it does not know a topic, for callers to whom a broker has just listed all that they ask for.
 
     Raises:
         The last error of ``ask``; at once an error that waiting cannot fix.
@@ -174,10 +178,16 @@ def retry_until_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) 
             if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
                 raise
             passes = is_transient if wait_if_away else is_not_ready
-            if not passes(cause.args[0]) or world.monotonic_s() > deadline_s:
+            is_new = are_listed and is_missing(cause.args[0])
+            if not (is_new or passes(cause.args[0])) or world.monotonic_s() > deadline_s:
                 raise
             log_retry(_log, "the broker is not ready yet: %s", error, action="not_ready")
             world.sleep(READY_PAUSE_S)
+
+
+def consume_ready(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
+    """Return what has come, or else the first that comes: a call for more would wait for all of them."""
+    return consumer.consume(most, 0.0) or (consumer.consume(1, wait_s) if wait_s else [])
 
 
 def metadata_of(commit: Any) -> str:

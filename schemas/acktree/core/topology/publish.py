@@ -5,10 +5,9 @@ serialized by a transactional producer that reads the registry after fencing the
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -32,13 +31,7 @@ from acktree.core.kafka.clients import (
     refuse_missing,
     retry_until_ready,
 )
-from acktree.core.kafka.errors import (
-    as_clear_error,
-    clear_errors,
-    is_forbidden,
-    is_missing,
-    is_producer_lost,
-)
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_forbidden, is_producer_lost
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.topology.file import Topology
 from acktree.core.topology.plan import (
@@ -52,14 +45,10 @@ from acktree.core.topology.plan import (
     wanted_topics,
 )
 from acktree.core.topology.registry import History, Published, read_history
-from acktree.wire.errors import AcktreeError
 
 BROKER_DEFAULT = -1
 PUBLISH_TRIES = 5
 """How often a publisher that is fenced by others tries."""
-LISTED_S, LISTED_PAUSE_S = 5.0, 0.1
-"""How long, and how often, to ask for a topic that a broker has listed and does not know."""
-Answer = TypeVar("Answer")
 _REFUSED_SETTING = ("INVALID_CONFIG", "POLICY_VIOLATION")
 
 log = logging.getLogger("acktree.kafka")
@@ -90,24 +79,11 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
             history = read_history(bootstrap, topology.name, user)
         except UnknownTopology:
             pass
-    existing = _once_known(partial(describe, admin, bootstrap, known))
-    for name, (max_bytes, cleanup) in _once_known(partial(_settings, admin, bootstrap, known)).items():
+    existing = retry_until_ready(lambda: describe(admin, bootstrap, known), are_listed=True)
+    settings = retry_until_ready(lambda: _settings(admin, bootstrap, known), are_listed=True)
+    for name, (max_bytes, cleanup) in settings.items():
         existing[name] = replace(existing[name], max_bytes=max_bytes, cleanup=cleanup)
     return plan_changes(topology, history, existing, names)
-
-
-def _once_known(ask: Callable[[], Answer]) -> Answer:
-    """Ask about topics that a broker has listed: another broker may learn of a new one a moment later."""
-    until_s = world.monotonic_s() + LISTED_S
-    while True:
-        try:
-            return ask()
-        except AcktreeError as error:
-            cause = error.__cause__
-            is_new = isinstance(cause, KafkaException) and is_missing(cause.args[0])
-            if not is_new or world.monotonic_s() > until_s:
-                raise
-        world.sleep(LISTED_PAUSE_S)
 
 
 def _settings(

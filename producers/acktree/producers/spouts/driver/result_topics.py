@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, consume_ready
 from acktree.core.kafka.errors import as_clear_error, clear_errors
 from acktree.wire.codec import decode_result_record
 from acktree.wire.control_records import Absent, ReplayCommand, Result
@@ -87,7 +87,8 @@ class ResultTopics:
         has_read = False
         while True:
             if not self._fetched:
-                self._fetched.extend(self._poll(0.0 if has_read else wait_s))
+                wait_s = 0.0 if has_read else wait_s
+                self._fetched.extend(consume_ready(self._consumer, MAX_RESULTS_PER_POLL, wait_s))
             is_all = len(self._fetched) < MAX_RESULTS_PER_POLL
             for record in self._decoded():
                 has_read = True
@@ -97,11 +98,6 @@ class ResultTopics:
                 continue
             if is_all or wait_s < -MAX_READ_S:
                 return
-
-    def _poll(self, wait_s: float) -> list[Message]:
-        """Return what is there, or else the first that comes: a call for more would wait for all of them."""
-        found = self._consumer.consume(MAX_RESULTS_PER_POLL, 0.0)
-        return found or (self._consumer.consume(1, wait_s) if wait_s else [])
 
     def _decoded(self) -> Iterator[ResultRecord]:
         """Yield what is fetched; what the caller does not take is left for the next call."""

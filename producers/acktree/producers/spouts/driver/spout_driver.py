@@ -355,7 +355,12 @@ class SpoutDriver:
         return self._reporter.latest
 
     def _hand_on(self, command: ReplayCommand) -> bool:
-        """Send a command to the task that has its slot, by the version which is known here."""
+        """Send a command to the task that has its slot, by the version which is known here.
+
+        A driver of all tasks reads the topics of all of them: it would get the command again.
+        """
+        if self._options.task is None:
+            return False
         latest = self.history.latest
         slots = [each for each in latest.slots_of(self._options.spout) if each.slot == command.slot]
         if not slots or (task := latest.task_of(slots[0])) in self.tasks:
