@@ -349,7 +349,7 @@ class Checker:
             if seal.term < self.state.term:
                 self.count("late view")
                 continue
-            slot = self.state.slots.get((topic, partition))
+            slot = self.state.newest((topic, partition))
             if slot is None or committed.offset > slot.frontier:
                 raise BrokenPromise(f"the group is ahead of the state: {place} in term {seal.term}")
 

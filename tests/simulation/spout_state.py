@@ -101,6 +101,18 @@ class StateLog:
                 changed[place] = None
         return [place for place in changed if place in self.slots]
 
+    def newest(self, place: tuple[str, int]) -> SlotState | None:
+        """Return what is committed of a slot, also behind a transaction of another task that is open."""
+        log, found = self.cluster.topics[self.topic].partitions[0], self.slots.get(place)
+        for record in log.records[log.index_of(self._read_to) :]:
+            is_slot = record.key not in (START_KEY, SPOUT_KEY) and task_in(record.key or b"") is None
+            if record.is_control or not record.is_committed or record.producer == STRANGER or not is_slot:
+                continue
+            key = decode_slot_key(record.key or b"")
+            if (key.topic, key.partition) == place and record.value is not None:
+                found = decode_slot_state(record.value)
+        return found
+
     def _check_owner(self, place: tuple[str, int], producer: str, offset: int) -> None:
         """Who writes a slot must have begun after all that another owner has written of it."""
         task = producer.rpartition(".")[2]
