@@ -38,7 +38,7 @@ class WrittenBatches:
             NotWritten: one has not, or its record is gone.
             BrokerUnreachable, BrokerRefused: see there.
         """
-        # Life of a record, step 4.
+        # Life of a record, step 9.
         if batch == self._checked:
             return
         if tasks := tasks_of():
