@@ -1,4 +1,4 @@
-"""The acker: the only loop that reads the control topics, folds them, sends results and commits the cut.
+"""The acker: the one loop that reads the control topics, folds them, sends results and commits the cut.
 
 One round: poll a batch, fold it, send the results; a few times a second check for timeouts, once a second
 flush and commit.

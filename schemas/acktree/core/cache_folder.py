@@ -1,6 +1,6 @@
-"""The folder for what is fetched or compiled once: ``$XDG_CACHE_HOME/acktree``, else ``~/.cache/acktree``.
+"""The folder for files fetched or compiled once: ``$XDG_CACHE_HOME/acktree``, else ``~/.cache/acktree``.
 
-Invariant: all that is in it can be made again; a file is renamed into place when it is whole.
+Invariant: everything in it can be made again; a file is renamed into place when it is whole.
 """
 
 import os

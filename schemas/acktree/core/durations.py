@@ -1,4 +1,4 @@
-"""Durations as people write them, on a command line and in options."""
+"""Parses durations as people write them, on a command line and in options."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Random edge ids, drawn for each tuple that is emitted."""
+"""Draws random edge ids, one for each tuple that is emitted."""
 
 import random
 

@@ -1,10 +1,10 @@
-"""Errors of topologies, brokers and settings. Each text names the offending value, and what to do."""
+"""Errors of topologies, brokers and settings. Each names the invalid value and says what to do."""
 
 from acktree.wire.errors import AcktreeError
 
 
 class BadTopology(AcktreeError):
-    """The topology file has a mistake; the text names the key, its line and what it may be."""
+    """The topology file has a mistake; the text names the key, its line and the values allowed."""
 
 
 class UnknownTopology(AcktreeError):
@@ -12,7 +12,7 @@ class UnknownTopology(AcktreeError):
 
 
 class TopologyChanged(AcktreeError):
-    """Another version was published while this change was made: nothing is done; look, and make it again."""
+    """Another version was published during this change: nothing was done; look at it, and try again."""
 
 
 class UnknownVersion(AcktreeError):
@@ -28,11 +28,11 @@ class BrokerUnreachable(AcktreeError):
 
 
 class BrokerRefused(AcktreeError):
-    """The broker answered, and refused what was asked."""
+    """The broker answered, and refused the request."""
 
 
 class NoMetrics(AcktreeError):
-    """Metrics cannot be served at the host and port given."""
+    """Metrics cannot be served at the given host and port."""
 
 
 class NotAuthenticated(BrokerRefused):

@@ -1,7 +1,7 @@
-"""Temporary folders that are gone after the next start, even if their process was killed.
+"""Creates temporary folders that are gone after the next start, even if their process was killed.
 
-Invariant: a folder is removed only by who holds the lock of its owner's file, and a file under that name is
-locked from its first moment on. The kernel gives the lock back when the owner, and what it has forked, ends.
+Invariant: a folder is removed only by the holder of the lock of its owner's file, and a file under that name
+is locked from its first moment on. The kernel releases the lock when the owner and its forks have ended.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Loading of a user's class or function from MODULE:NAME, and what to say when code of a user raises.
+"""Loads a user's class or function from MODULE:NAME, and describes exceptions of user code.
 
-Invariant: an error says which line of the user's it comes from; the whole traceback is logged at level DEBUG.
+Invariant: an error names the line of user code that raised it; the whole traceback is logged at level DEBUG.
 """
 
 import logging
@@ -27,7 +27,7 @@ _NOT_THE_USERS = (
 
 
 class UserCodeFailed(AcktreeError):
-    """Code of a user raised an error where nothing is tried again; the log has the traceback at DEBUG."""
+    """User code raised an error where nothing is retried; the log has the traceback at DEBUG."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What a process takes from the machine it runs on: time, randomness, threads and Kafka clients.
+"""Provides everything that a process takes from its machine: time, randomness, threads and Kafka clients.
 
 Invariant: product code takes them from here and nowhere else, so that a simulated world can stand in for the
-real one (FoundationDB's idea): it decides when time passes, what is drawn and what a client answers. The
-processes of a simulated world share one Python process, so what a process keeps is in ``process_state``.
+real one (FoundationDB's idea): it decides when time passes, which numbers are drawn and how a client answers.
+The processes of a simulated world share one Python process, so the state of each is in ``process_state``.
 """
 
 import asyncio
@@ -63,13 +63,13 @@ class Lock(Protocol):
 
 
 class ClientLogger(Protocol):
-    """Takes what a client logs; a logging.Logger is one."""
+    """Takes the log lines of a client; a logging.Logger is one."""
 
     def log(self, level: int, msg: str, /, *args: object) -> None: ...
 
 
 class World(Protocol):
-    """Where a process runs."""
+    """The environment of a process."""
 
     is_simulated: bool
     """Whether clients are Python objects, without librdkafka behind them."""

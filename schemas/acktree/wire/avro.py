@@ -1,4 +1,4 @@
-"""Avro's single-object encoding, as far as the control records need it.
+"""Encodes and decodes Avro's single-object encoding, as far as the control records need it.
 
 Invariant: nothing is read past the end, and no memory is allocated for a count that the bytes cannot hold.
 """

@@ -1,7 +1,7 @@
-"""Avro's numbers, arrays and strings, read by compiled code out of one array of bytes.
+"""Reads Avro's numbers, arrays and strings by compiled code out of one array of bytes.
 
 Invariant: accepts exactly what :class:`acktree.wire.avro.Reader` accepts. Nothing is read past ``end``; a
-position of -1 says that the bytes are malformed. Needs numba, so only the acker imports it.
+position of -1 means that the bytes are malformed. Needs numba, so only the acker imports it.
 """
 
 from typing import Any

@@ -40,7 +40,7 @@ compiled = Compiler(__file__, control_records.__file__, avro_loops.__file__, avr
 class InitBatch(NamedTuple):
     """AckInit records: record r owns ``entries[starts[r]:starts[r + 1]]``, rows of (root, value).
 
-    ``faults[r]`` is WHOLE, or why the record must not be folded; the acker adds reasons of its own.
+    ``faults[r]`` is WHOLE, or why the record must not be folded; the acker adds further reasons.
     """
 
     faults: Bytes
@@ -53,8 +53,8 @@ class InitBatch(NamedTuple):
 class AckBatch(NamedTuple):
     """Ack records: the ``*_starts`` say which rows of acks, fails and resets are a record's.
 
-    ``retries`` has a row per fail: a delay in ms, BACK_OFF or NEVER. ``places`` has one, too: where the topic
-    of the failed tuple begins and ends, its partition and offset; (0, -1, 0, 0) where no tuple is named.
+    ``retries`` has a row per fail: a delay in ms, BACK_OFF or NEVER. So has ``places``: where the topic of
+    the failed tuple begins and ends, its partition and offset; (0, -1, 0, 0) if no tuple is named.
     """
 
     faults: Bytes

@@ -1,4 +1,4 @@
-"""Control records: Avro single-object encoding of AckInit, Ack, Result, Absent and ReplayCommand.
+"""Encodes and decodes control records: AckInit, Ack, Result, Absent and ReplayCommand in Avro.
 
 Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; no memory is allocated for a
 count that the bytes cannot hold. Id arrays are views into the bytes given, no loop per entry.

@@ -1,7 +1,7 @@
-"""The metadata of a committed offset as text: parts, and a checksum that proves that they are ours.
+"""Encodes the metadata of a committed offset: parts, and a checksum that proves that acktree wrote them.
 
-Invariant: text that another client wrote, or that was damaged or committed at another offset, is never taken
-for ours. ASCII only: zero bytes have come back as garbage from brokers and clients (librdkafka issue 4876).
+Invariant: text that another client wrote, or that was damaged or committed at another offset, is never
+accepted. ASCII only: zero bytes have come back as garbage from brokers and clients (librdkafka issue 4876).
 """
 
 import zlib

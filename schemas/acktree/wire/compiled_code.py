@@ -1,4 +1,4 @@
-"""Compiles inner loops with numba; the machine code cached on disk always matches the sources it is made of.
+"""Compiles inner loops with numba; the machine code cached on disk always matches its sources.
 
 numba reuses cached machine code as long as the file of a function is unchanged, but that code includes
 functions and constants of other files. So every name has a digest of all the files: a change in one of them

@@ -1,6 +1,6 @@
-"""The control records: what ackers, workers and spouts send one another, as values.
+"""The control records that ackers, workers and spouts send one another, as values.
 
-Invariant: they hold what the wire holds and nothing else; ``codec.py`` turns them into bytes and back.
+Invariant: they hold the content of the wire and nothing else; ``codec.py`` turns them into bytes and back.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ MAX_RETRY_MS = 10**10
 
 
 class Cause(IntEnum):
-    """Why a root failed; the numbers of the first two are the Avro enum's, the third is never sent."""
+    """The cause of a root's failure; the first two numbers are the Avro enum's, the third is never sent."""
 
     FAILED = 0
     TIMED_OUT = 1
@@ -40,7 +40,7 @@ class Cause(IntEnum):
 
 
 class FailedTuple(NamedTuple):
-    """The tuple whose fail ended a tree: its coordinates, and the stack trace, "" where none was kept."""
+    """The tuple whose fail ended a tree: its coordinates, and the stack trace, "" if none was kept."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
-"""The headers of a dead letter: what its writer adds to a source record, and what closes one.
+"""The headers of a dead letter: those that its writer adds to a source record, and those that close one.
 
-Invariant: every header is written for every dead letter, empty where nothing is known: a record that went
-through a dead-letter topic before has older ones, and the last ones count. The ``kafka_dlt-*`` headers are
-those that existing tools know (Spring Kafka's names and encodings). Pure.
+Invariant: every header is written for every dead letter, empty if unknown: a record that went through a
+dead-letter topic before has older ones, and the last ones count. The ``kafka_dlt-*`` headers are those that
+existing tools know (Spring Kafka's names and encodings). Pure.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FailedValue:
-    """What the failed tuple held; ``note`` says in a sentence what of it is missing, "" if it is whole."""
+    """The value of the failed tuple; ``note`` says in a sentence what is missing of it, "" if it is whole."""
 
     value: bytes | None = None
     note: str = ""

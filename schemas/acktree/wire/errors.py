@@ -1,4 +1,4 @@
-"""The base of all errors, and what is raised for bytes that are no valid record."""
+"""The base of all errors, and the error for bytes that are not a valid record."""
 
 
 class AcktreeError(Exception):

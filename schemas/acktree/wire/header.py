@@ -1,4 +1,4 @@
-"""The tuple header ``acktree``: which roots a record belongs to, and by which edges.
+"""Encodes the tuple header ``acktree``: the roots that a record belongs to, and its edges in their trees.
 
 Layout, little-endian: u8 format=1, u16 version of this emission, then per root: u16 version, u64 root,
 u64 edge.

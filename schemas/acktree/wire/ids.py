@@ -39,7 +39,7 @@ class OffsetTooLarge(AcktreeError):
 
 
 class Origin(NamedTuple):
-    """The content of a root id: the source record's slot and offset, and which emission of it this is."""
+    """The content of a root id: slot and offset of the source record, and the generation of this emission."""
 
     slot: int
     generation: int

@@ -1,7 +1,7 @@
-"""The records of a spout's state topic as values, and as Avro single-object encoding.
+"""The records of a spout's state topic, as values and in Avro's single-object encoding.
 
-Invariant: a value is decoded whole or refused, never skipped, and one that a newer version of acktree wrote
-says so: the first field of every state record, in all versions, is its version.
+Invariant: a value is decoded whole or refused, never skipped. A record of a newer version of acktree is
+recognized: the first field of every state record, in all versions, is its version.
 """
 
 import re
@@ -40,7 +40,7 @@ _NAMES = {
 
 
 class TaskPosition(NamedTuple):
-    """What is below ``next_offset`` on a task's result topic is in the state; ``applied``: see the schema."""
+    """A position on a task's result topic: the state holds all below. For ``applied`` see the schema."""
 
     task: int
     next_offset: int
@@ -48,7 +48,7 @@ class TaskPosition(NamedTuple):
 
 
 class SpoutState(NamedTuple):
-    """What a driver, or a task of a stage, knows beside its source partitions; see SpoutState.avsc."""
+    """The state of a driver, or of a task of a stage, beside its source partitions; see SpoutState.avsc."""
 
     term: int
     driver: str
@@ -90,7 +90,7 @@ class LiveCommand(NamedTuple):
 
 
 class SlotState(NamedTuple):
-    """What is known of a source partition; ``done`` is a Roaring bitmap. See SlotState.avsc."""
+    """The state of a source partition; ``done`` is a Roaring bitmap. See SlotState.avsc."""
 
     frontier: int
     next_offset: int
@@ -118,7 +118,7 @@ class SlotState(NamedTuple):
 
 
 class TaskState(NamedTuple):
-    """What one task of a spout in Python knows; see TaskState.avsc."""
+    """The state of one task of a spout in Python; see TaskState.avsc."""
 
     term: int
     driver: str
@@ -135,7 +135,7 @@ class StateStart(NamedTuple):
 
 
 class SlotKey(NamedTuple):
-    """The key of a SlotState; ``topic_id`` tells a topic that was created anew from the one before."""
+    """The key of a SlotState; ``topic_id`` tells a recreated topic from the one before."""
 
     topic: str
     partition: int
@@ -151,7 +151,7 @@ class SlotKey(NamedTuple):
 
 
 class OffsetSeal(NamedTuple):
-    """What the metadata of an offset says that a driver has committed for its source partition."""
+    """The metadata of an offset that a driver has committed for its source partition."""
 
     term: int
     topic_id: str

@@ -1,7 +1,7 @@
-"""W3C trace context in record headers, and the ids of the spans that a tree's log names.
+"""W3C trace context in record headers, and the span ids that follow from the log of a tree.
 
-Invariant: nothing here raises on bytes from outside: what is not a trace context is none. Span ids follow
-from coordinates alone, so whoever reads the log later gives a span the id that its children carry. Pure.
+Invariant: nothing here raises on bytes from outside: malformed context counts as none. Span ids follow from
+coordinates alone, so a later reader of the log gives a span the id that its children carry. Pure.
 """
 
 import re
@@ -22,7 +22,7 @@ _PARENT = re.compile(
 
 
 class TraceContext(NamedTuple):
-    """What a record says of its trace: ids and flags in hexadecimal; ``parent`` is the header's value."""
+    """The trace of a record: ids and flags in hexadecimal; ``parent`` is the header's value."""
 
     trace_id: str
     span_id: str

@@ -1,7 +1,7 @@
-"""Log time: the time that applies to the trees of one acker partition, taken from the log, not this machine.
+"""Keeps log time, the clock of one acker partition's trees: taken from the log, not from this machine.
 
-Invariant: log time never goes back, and is never later than what has been folded allows: every record that
-was appended before it, on both control topics, has been folded. Pure; times in milliseconds.
+Invariant: log time never goes back, and never runs ahead of the fold: every record that was appended before
+it, on both control topics, has been folded. Pure; times in milliseconds.
 """
 
 from dataclasses import dataclass

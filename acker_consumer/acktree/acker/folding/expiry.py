@@ -1,4 +1,4 @@
-"""When to scan the table for expired entries, and the age at which an entry expires.
+"""Decides when to scan the table for expired entries, and at which age an entry expires.
 
 Invariant: while the acker keeps up with the log, a pending root is timed out at an age between the message
 timeout T and 1.1 T plus a second. After an outage or a stall no root is timed out until the workers have had

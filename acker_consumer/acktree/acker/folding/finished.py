@@ -1,4 +1,4 @@
-"""The finished roots: a message for one of them is late, and makes no orphan.
+"""Remembers the finished roots: a message for one of them is late, and makes no orphan.
 
 Invariant: holds at least the latest MAX_FINISHED finished roots, those since the last ``rotate`` and those
 between it and the one before; no other roots. Two sets, flat arrays of root ids: the younger one fills, the

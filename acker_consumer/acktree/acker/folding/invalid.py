@@ -1,4 +1,4 @@
-"""Rejected records, which were not folded: coordinates and reason of the latest, and a count of all.
+"""Records rejected control records: the coordinates and reasons of the latest, and a count of all.
 
 Invariant: bounded in memory and in log lines, whatever arrives; a record is invalid or folded, never both.
 """

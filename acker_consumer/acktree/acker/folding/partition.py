@@ -1,7 +1,7 @@
-"""One acker partition: its table, log clock, cut and expiry, folding decoded batches.
+"""Folds the decoded batches of one acker partition: its table, log clock, cut and expiry.
 
 Invariant: the roots it finishes are a function of the records folded since the cut it started from and of
-the log times it saw. Pure: no Kafka, no clock of its own; a batch goes in, finished trees come out.
+the log times it saw. Pure: no Kafka, no clock; a batch goes in, finished trees come out.
 """
 
 from math import inf

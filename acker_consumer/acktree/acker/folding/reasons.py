@@ -1,4 +1,4 @@
-"""The reasons of roots that failed before their init arrived, kept until it does.
+"""Keeps the reasons of roots that failed before their init arrived, until it does.
 
 Invariant: holds at most the latest MAX_REASONS, each cut to MAX_TEXT characters, and at most MAX_STACKS
 characters of stack traces: a reason beyond these is kept without its stack.
@@ -18,7 +18,7 @@ MAX_STACKS = 1 << 20
 
 
 class Reason(NamedTuple):
-    """Who failed which tuple and why, cut to their limits, and when its record is emitted again."""
+    """A fail's task, tuple and reason, cut to their limits, and when its record is emitted again."""
 
     task: str
     text: str
@@ -48,7 +48,7 @@ def reason_of(batch: AckBatch, row: int) -> Reason:
 
 
 class Reasons:
-    """Reasons by root."""
+    """Keeps reasons by root."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Reason] = {}

@@ -49,7 +49,7 @@ class TimedOut(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the table holds for one root, for tests and for tracing."""
+    """The table's entry for one root, for tests and for tracing."""
 
     value: int
     init_seen: bool

@@ -1,6 +1,6 @@
 """Decides which records may be folded: whole ones, of roots and spout tasks that exist, on their partition.
 
-Invariant: a record passes whole or not at all; what does not pass is invalid, with its coordinates. An
+Invariant: a record passes whole or not at all; any other is invalid, with its coordinates. An
 unknown version is looked up in the registry before it is invalid, so a new version's first records pass.
 """
 
@@ -24,7 +24,7 @@ compiled = Compiler(__file__, batch_codec.__file__)
 
 
 class Fault(IntEnum):
-    """Why a record of a batch is not folded."""
+    """The reason why a record of a batch is not folded."""
 
     WHOLE = batch_codec.WHOLE
     MALFORMED = batch_codec.MALFORMED

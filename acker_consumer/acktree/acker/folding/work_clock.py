@@ -1,13 +1,13 @@
-"""The work clock: to what time the bolts of each spout have worked, which is the time by which its trees age.
+"""Keeps the work clock: the time up to which the bolts of each spout have worked, by which its trees age.
 
 A tuple that waits unread does not age, since a replay could only queue behind it. A bolt has *worked to* a
-time when it has committed all that was in its topics then. Its acks are in the log before it commits. So once
-the acker has folded what was in the log after the commit, a tree that was last folded before that time, and
-is still open, has lost something: nothing of it waits any more. The clock of a spout is that of the bolt, of
-those that its records can reach, which is behind the others.
+time when it has committed everything that was in its topics then. Its acks are in the log before it commits.
+So once the acker has folded what was in the log after the commit, a tree that was last folded before that
+time, and is still open, has lost something: nothing of it waits any more. The clock of a spout is that of the
+slowest bolt that its records can reach.
 
-Invariant: the clocks never go back, and move only by what was seen: where an end or a commit is not known
-they stop. Pure; times in ms since 1970, by this process's clock.
+Invariant: the clocks never go back, and move only by observation: while an end or a commit is unknown they
+stop. Pure; times in ms since 1970, by this process's clock.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ STILL_MS = 30_000
 
 
 class Barrier(NamedTuple):
-    """Where the topics of a bolt ended at a time."""
+    """The ends of a bolt's topics at one time."""
 
     at_ms: int
     ends: Offsets
@@ -49,7 +49,7 @@ class Barrier(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """A bolt that has worked to ``since_ms`` only, and the partition that holds it, "" where it is not known.
+    """A bolt that has worked only up to ``since_ms``, and the partition that holds it, "" if unknown.
 
     Nothing of the partition was committed after ``still_ms``.
     """
@@ -60,7 +60,7 @@ class Behind(NamedTuple):
 
 
 class BoltClock:
-    """To what time one bolt has worked."""
+    """Tracks the time up to which one bolt has worked."""
 
     def __init__(self) -> None:
         self.worked_ms = NEVER_MS
@@ -112,7 +112,7 @@ class BoltClock:
 
 
 class Look(NamedTuple):
-    """To what time each bolt has worked, as its commits said that were read before ``at_ms``."""
+    """The times up to which the bolts have worked, by their commits that were read before ``at_ms``."""
 
     at_ms: int
     worked_ms: Mapping[str, int]

@@ -1,9 +1,9 @@
-"""Looks how far the bolts have committed their topics, in a thread of its own that holds up no fold.
+"""Looks up how far the bolts have committed their topics, in a separate thread that holds up no fold.
 
-Only while a tree could time out; a topology that keeps up costs no request. Only the ends of topics and
-committed offsets are asked for, which takes the right to describe them.
+It looks only while a tree could time out: a topology that keeps up costs no request. It requests only the
+ends of topics and committed offsets, which takes the right to describe them.
 
-Invariant: an answer that is missing, for whatever reason, moves no clock.
+Invariant: a missing answer moves no clock, whatever the reason.
 """
 
 import logging
@@ -38,7 +38,7 @@ log = logging.getLogger("acktree.acker")
 
 
 class BoltPositions:
-    """Looks from ``start`` to ``stop`` while that is wanted; ``take`` returns what was seen, for the loop."""
+    """Looks from ``start`` to ``stop`` while asked to; ``take`` returns the answers, for the loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The ends of the control topics: high watermarks, requested for all partitions at once, without waiting.
+"""Requests the ends of the control topics: high watermarks of all partitions together, without waiting.
 
 Invariant: the wall clock of an answer was read before the request. The high watermark is what the broker
 returns to a read_uncommitted reader, so a hanging transaction does not make the log look shorter than it is.
@@ -19,7 +19,7 @@ Place = tuple[str, int]
 
 
 class LogEnds:
-    """Asks the broker where partitions end; one request is in flight at a time."""
+    """Requests from the broker where partitions end; one request is in flight at a time."""
 
     def __init__(self, admin: AdminClient, wall_ms: Callable[[], int]) -> None:
         self._admin, self._wall_ms = admin, wall_ms

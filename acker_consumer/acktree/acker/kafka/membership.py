@@ -1,8 +1,8 @@
-"""An acker's group membership: assignor and session timeout, for the classic protocol and for KIP-848.
+"""Manages an acker's group membership: assignor and session timeout, classic protocol and KIP-848.
 
 Invariant: the same partition of both control topics is assigned to the same acker. With KIP-848 the session
-timeout belongs to the group, not to a client; a value set by an operator stays, and a broker that refuses
-ours does not stop the acker. With KIP-848 a dead member keeps its ``group.instance.id`` until its session
+timeout belongs to the group, not to a client; a value set by an operator stays, and a broker that refuses the
+acker's value does not stop it. With KIP-848 a dead member keeps its ``group.instance.id`` until its session
 ends: its successor waits.
 """
 

@@ -1,4 +1,4 @@
-"""Which acker partitions this member of the group owns, and the state of each.
+"""Tracks which acker partitions this member of the group owns, and the state of each.
 
 Invariant: a state is created from the committed cut once the partition of both topics is assigned, and
 dropped as soon as either is not; only with both does it fold and commit. The callbacks run inside the loop's

@@ -1,4 +1,4 @@
-"""Produces results, which must arrive.
+"""Produces results, and resends them until they arrive.
 
 Invariant: :meth:`ResultProducer.flush` returns True only when every result sent so far is with the broker.
 """

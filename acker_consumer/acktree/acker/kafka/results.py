@@ -1,4 +1,4 @@
-"""Finished trees encoded as Result records: one per spout task and fold, split to fit a Kafka message.
+"""Encodes finished trees as Result records: one per spout task and fold, split to fit a Kafka message.
 
 Invariant: every finished root is in exactly one Result; no record is larger than about 900 kB. Pure.
 """

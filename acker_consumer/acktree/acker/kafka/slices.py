@@ -1,4 +1,4 @@
-"""One polled batch, split by topic and partition; partition ends and errors are kept apart from records.
+"""Splits a polled batch by topic and partition; partition ends and errors are kept apart from records.
 
 Invariant: within a slice the records are in offset order.
 """
@@ -17,7 +17,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Slice:
-    """The records of one topic's partition: values, offsets, and append times where the broker set them."""
+    """The records of one topic's partition: values, offsets, and append times if the broker set them."""
 
     values: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)

@@ -42,7 +42,7 @@ _ROWS_AHEAD = 48
 
 
 class FoldOutput(NamedTuple):
-    """Where a fold writes the roots it finishes; the last two only for acks, ``early`` a row per fail."""
+    """The arrays to which a fold writes finished roots; the last two for acks, ``early`` a row per fail."""
 
     acked: IdArray
     acked_tasks: Integers

@@ -1,4 +1,4 @@
-"""What compiles the inner loops of the table: any change in this folder recompiles all of them."""
+"""Compiles the inner loops of the table: any change in this folder recompiles all of them."""
 
 from pathlib import Path
 

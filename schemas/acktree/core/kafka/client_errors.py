@@ -1,6 +1,6 @@
-"""Why a client is refused: librdkafka retries forever and passes the reason only to a callback.
+"""Finds out why a client is refused: librdkafka retries forever and passes the reason only to a callback.
 
-Invariant: only what no retry can change is a refusal: credentials, certificates, a mechanism.
+Invariant: only an error that no retry can change is a refusal: credentials, certificates, a mechanism.
 """
 
 from confluent_kafka import KafkaError
@@ -17,7 +17,7 @@ _CREDENTIALS = "check sasl.mechanism, sasl.username and the password, and that t
 
 
 class ClientErrors:
-    """An ``error_cb`` that keeps what it was called with; one per client."""
+    """An ``error_cb`` that keeps the errors it was called with; one per client."""
 
     def __init__(self) -> None:
         self._refusals: list[str] = []

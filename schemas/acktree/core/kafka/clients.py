@@ -1,4 +1,4 @@
-"""librdkafka's clients, and what is asked of a broker before it is relied on."""
+"""Creates librdkafka's clients, and asks a broker whether it can be relied on."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping

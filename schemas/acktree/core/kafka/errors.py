@@ -1,6 +1,6 @@
-"""What each error of Kafka means: the one place that decides which pass and which no retry can help.
+"""Classifies Kafka's errors: the one place that decides which are transient and which no retry can help.
 
-Invariant: an error that no set here names is final. What a caller does about an error is its own matter.
+Invariant: an error that no set here names is final. How to handle an error is up to the caller.
 """
 
 from collections.abc import Iterator

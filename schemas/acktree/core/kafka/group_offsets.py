@@ -1,8 +1,8 @@
-"""The committed offsets of a group, read by a consumer that never joins it.
+"""Reads the committed offsets of a group, by a consumer that never joins it.
 
 A member's own request is refused when its epoch is stale or its session has expired, and the rebalance that
-would fix this waits for the callback that makes the request. librdkafka's admin client has a call for this,
-too, which may abort the process where a broker restarts while it waits (librdkafka issues 3663 and 4605).
+would fix this waits for the callback that makes the request. librdkafka's admin client also has a call for
+this, which may abort the process if a broker restarts while it waits (librdkafka issues 3663 and 4605).
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
-"""Tokens for OAUTHBEARER from a function of the user's, which ``oauth_cb=MODULE:FUNCTION`` names.
+"""Gets OAUTHBEARER tokens from a user's function, which ``oauth_cb=MODULE:FUNCTION`` names.
 
 Invariant: settings carry the function's name, never the function, so that they reach another process; it is
-imported where a client is made. No token appears in a log or an error.
+imported when a client is made. No token appears in a log or an error.
 
-The function is confluent-kafka's ``oauth_cb``: it takes the value of ``sasl.oauthbearer.config`` ("" without)
-and returns the token, the time it expires in seconds since 1970, and if wanted the principal, and a dict of
-extensions. It is called in a thread of the client's, at the start and when four fifths of a token's life are
-over; what it raises is logged, and it is called again ten seconds later.
+The function is confluent-kafka's ``oauth_cb``: it takes the value of ``sasl.oauthbearer.config`` ("" if
+unset) and returns the token, the time it expires in seconds since 1970, and optionally the principal and a
+dict of extensions. It is called in one of the client's threads, at the start and when four fifths of a
+token's life are over; if it raises, the exception is logged, and it is called again ten seconds later.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger("acktree.kafka")
 
 
 class TokenFunction:
-    """A function of the user's that makes tokens; one per client."""
+    """Calls a user's function for tokens; one per client."""
 
     def __init__(self, place: str, function: Callable[[str], Token]) -> None:
         """``place`` is where the function is, MODULE:FUNCTION."""

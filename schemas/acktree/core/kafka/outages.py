@@ -1,7 +1,7 @@
-"""What a process logs while its broker is away: a line when that begins, one a minute, one when it is over.
+"""Logs one line when a broker goes away, one a minute while it is away, and one when it is back.
 
-librdkafka logs every failed attempt of every client, up to twenty a second each; what this process itself
-tries again comes on top. Invariant: only these are held back and counted, all else is logged as it comes.
+librdkafka logs every failed attempt of every client, up to twenty a second each; this process adds its
+retries. Invariant: only these are held back and counted; everything else is logged immediately.
 """
 
 import logging
@@ -39,11 +39,11 @@ _silent = logging.Logger("acktree.kafka.probe", logging.CRITICAL + 1)
 
 
 class Outage:
-    """Attempts to reach one cluster that fail: when to say so, and what. Pure; times are of any steady clock.
+    """Tracks failed attempts to reach one cluster: when to log, and what. Pure; any steady clock will do.
 
     An attempt that fails makes an outage likely; a cluster that does not answer proves it, and so do attempts
-    that go on failing while it answers, as with one of several brokers away. A client hands over what it has
-    logged when it is polled, which may be long after all is well again.
+    that keep failing while it answers, as when one of several brokers is away. A client delivers its log
+    lines when it is polled, possibly long after the cluster has recovered.
 
     >>> outage = Outage("kafka:9092")
     >>> outage.failed("refused", 0.0), outage.failed("refused", 0.1)
@@ -128,7 +128,7 @@ class Outage:
 
 
 class ClientLog:
-    """The ``logger`` of one client: its failed attempts become part of an outage, all else is logged."""
+    """The ``logger`` of one client: failed attempts become part of an outage, everything else is logged."""
 
     def __init__(self, settings: Mapping[str, Any], *, is_quiet: bool = False) -> None:
         """``is_quiet``: failed attempts are not logged yet, since whoever makes the client gets an error."""

@@ -1,4 +1,4 @@
-"""The settings of librdkafka's clients, with those that the guarantees need.
+"""Builds the settings of librdkafka's clients, with those that the guarantees need.
 
 Invariant: a user's property passes through untouched unless it would break a guarantee; then it is refused
 with the reason, never overridden silently.

@@ -1,8 +1,8 @@
-"""Where reading continues in a partition that has nothing to read at the worker's position.
+"""Finds where to continue reading a partition that has nothing to read at the reader's position.
 
-The position may be behind the end of the log, below its start, or in a damaged batch. Invariant: what can be
-read is never skipped. librdkafka does not say where a damaged batch ends, and may take bytes inside it for
-the next one: so each offset is asked for, by a consumer that begins there.
+The position may be behind the end of the log, below its start, or in a damaged batch. Invariant: a readable
+record is never skipped. librdkafka does not say where a damaged batch ends, and may take bytes inside it for
+the next one: so each offset is tried by a consumer that begins there.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ READS = 2
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Where the log begins and ends, where the reader was (or OFFSET_BEGINNING), and where it continues."""
+    """The bounds of the log, the reader's position (or OFFSET_BEGINNING), and where reading continues."""
 
     first: int
     end: int

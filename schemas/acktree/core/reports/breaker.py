@@ -1,9 +1,9 @@
-"""Whether a spout emits in spite of its failures: a circuit breaker over the results of its trees. Pure.
+"""A circuit breaker over the results of a spout's trees: stops new records while most of them fail. Pure.
 
-Invariants: while it is open nothing is emitted but probes, and nothing is given up. What used up its attempts
-while it was closed is given up only when a whole window has passed since, in which it did not open. A new
-process begins closed, and gives up nothing before a window of its own. Times are seconds of one monotonic
-clock, in order.
+Invariants: while it is open only probes are emitted, and nothing is given up. A record that used up its
+attempts while it was closed is given up only after a whole window in which it did not open. A new process
+begins closed, and gives up nothing before a whole window. Times are seconds of one monotonic clock, in
+order.
 """
 
 from collections import Counter, deque
@@ -26,7 +26,7 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """When a spout's breaker opens, and when it tries again; the default is never."""
+    """The conditions under which a spout's breaker opens, and when it probes; the default is never."""
 
     max_ratio: float | None = None
     window_s: float = 60.0
@@ -55,7 +55,7 @@ def breaker_policy(published: Published, spout: str) -> BreakerPolicy:
 
 
 class Opening(NamedTuple):
-    """Since when a breaker is open, by what, and the failure that was the most frequent of the last ones."""
+    """The opening of a breaker: since when, why, and the most frequent of the latest failures."""
 
     at_s: float
     why: str
@@ -64,7 +64,7 @@ class Opening(NamedTuple):
 
 
 class Breaker:
-    """The breaker of one process of a spout; see the module.
+    """The breaker of one process of a spout.
 
     >>> breaker = Breaker(BreakerPolicy(max_consecutive=2))
     >>> breaker.failed(0.0, "count@vm:1", "ValueError: x"), breaker.failed(0.1, "count@vm:1", "ValueError: y")
@@ -177,7 +177,7 @@ def _kind(task: str, reason: str) -> tuple[str, str]:
 
 
 class Held(Generic[Entry]):
-    """What used up its attempts, or was rejected, until the breaker's window since then has passed."""
+    """Holds failures that used up their attempts, or were rejected, until the breaker's window has passed."""
 
     def __init__(self) -> None:
         self._entries: deque[tuple[float, Entry]] = deque()

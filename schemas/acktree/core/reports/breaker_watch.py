@@ -1,6 +1,6 @@
-"""The breaker of a running spout: it follows the topology and operators, and says when it opens and closes.
+"""Runs the breaker of a spout: follows the topology and operators, and logs when it opens and closes.
 
-Invariant: an operator's record closes the breaker once, and none that was written before this process began.
+Invariant: an operator's record closes the breaker once; records from before this process began are ignored.
 """
 
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger("acktree.spout")
 
 
 class BreakerWatch:
-    """See the module; ``spout`` is its name in the topology."""
+    """Watches the breaker of one spout; ``spout`` is its name in the topology."""
 
     def __init__(self, history: History, spout: str) -> None:
         self._history, self._spout = history, spout

@@ -1,4 +1,4 @@
-"""What a report says of its process itself: where it runs, since when, and its last failure.
+"""Records where a process runs, since when, and its last failure, for its reports.
 
 Invariant: at most ERROR_CHARS characters of one failure, without control characters.
 """
@@ -16,7 +16,7 @@ _REMOVED = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))
 
 
 class ProcessFacts(NamedTuple):
-    """What a report says of its process; None is "not reported"."""
+    """The part of a report about its process; None is "not reported"."""
 
     host: str | None
     pid: int | None
@@ -26,7 +26,7 @@ class ProcessFacts(NamedTuple):
 
 
 class LastError:
-    """Where this process runs, since when, and its last failure; calls may come from any thread."""
+    """The host and start of this process, and its last failure; calls may come from any thread."""
 
     def __init__(self) -> None:
         self._where: dict[str, Value] = {

@@ -1,4 +1,4 @@
-"""Where the loop of a process stands: stored by that loop, read by the threads that report and serve it.
+"""Tracks whether the loop of a process moves: stored by that loop, read by threads that report it.
 
 Invariant: the loop only assigns, so watching it costs nothing and cannot hold it up. A wait for the broker is
 not a stall: it ends with the broker's return, and no restart of this process would shorten it.
@@ -26,7 +26,7 @@ def stuck_after_of(user: Settings) -> float:
 
 
 class Executing(NamedTuple):
-    """The record that user code was called with, the first one of a batch; ``root`` is None if untracked."""
+    """The record that user code was called with, the first of a batch; ``root`` is None if untracked."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class Executing(NamedTuple):
 
 
 class Liveness:
-    """The liveness of one loop; ``executing`` finds what its user code executes, from any thread."""
+    """The liveness of one loop; ``executing`` returns the record its user code executes, from any thread."""
 
     def __init__(
         self,

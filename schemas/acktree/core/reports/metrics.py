@@ -1,7 +1,7 @@
-"""Reports as Prometheus metrics; docs/metrics.md and docs/acker.md have a sample of each.
+"""Serves reports as Prometheus metrics; docs/metrics.md and docs/acker.md have a sample of each.
 
-Invariant: a scrape reads complete reports and how far the loop is, no other state of it: it cannot slow or
-disturb the loop, and answers if the loop stands still. Every series has the label topology. Needs
+Invariant: a scrape reads complete reports and the loop's liveness, none of its other state: it cannot slow or
+disturb the loop, and answers while the loop is stalled. Every series has the label topology. Needs
 prometheus-client.
 """
 

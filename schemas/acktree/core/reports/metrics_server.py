@@ -1,6 +1,6 @@
-"""The HTTP server of a process: its metrics, and whether it is alive.
+"""The HTTP server of a process: serves its metrics, and whether it is alive.
 
-Invariant: it runs in threads of its own and touches no loop. ``/health`` fails only for a loop that is stuck,
+Invariant: it runs in separate threads and touches no loop. ``/health`` fails only for a loop that is stuck,
 which a restart ends; not for a broker that is away. Served on loopback unless configured otherwise.
 """
 

@@ -1,7 +1,7 @@
-"""Sends the reports of a process: those of its loop, and others in its place while the loop stands still.
+"""Sends the reports of a process: those of its loop, and others in its place while the loop is stalled.
 
-Invariant: they have a producer of their own, which no commit waits for, so a report that the broker does not
-take holds nothing up. What replaces them comes from another thread, which the loop does not hold up either.
+Invariant: they have a separate producer, which no commit waits for, so a report that the broker does not take
+holds nothing up. The replacements come from another thread, which the loop does not hold up either.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger("acktree.stall")
 class RoleReports:
     """The reports of one process; ``newest`` is the last one, none or one, for its metrics.
 
-    What a stall adds is never taken for a figure of the loop: it is gone when the loop goes on. Every
+    Figures about a stall are never mixed with those of the loop: they are gone when the loop continues. Every
     report says where the process runs, since when, and its last failure, which ``last_error`` is given.
     """
 

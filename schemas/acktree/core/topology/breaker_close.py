@@ -1,7 +1,6 @@
-"""An operator's word that a spout's breaker is to close: a record of the registry topic beside the versions.
+"""Encodes an operator's request to close a spout's breaker: a record beside the versions.
 
-Pure. Invariant: it closes breakers that are open when a process first reads it, and no later ones: what it
-says is over with its offset.
+Pure. Invariant: it closes breakers that are open when a process first reads it, and no later ones.
 """
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError

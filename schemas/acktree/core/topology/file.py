@@ -57,9 +57,9 @@ def _names(emitted: Iterable[str | EmittedTopic]) -> tuple[str, ...]:
 
 
 class SparkTable(_Table):
-    """One ``[bolts.NAME.spark]``: options of the Spark source, where the start of a query gives none.
+    """One ``[bolts.NAME.spark]``: options of the Spark source that the start of a query does not give.
 
-    A query has them as they are published when it starts. Workers in Python have no use for them.
+    A query uses the options published when it starts. Workers in Python ignore them.
     """
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
@@ -108,7 +108,7 @@ class BoltTable(_Table):
     """One ``[bolts.NAME]``; its consumer group is TOPOLOGY.NAME.
 
     ``never_retry`` names exception classes of its workers in Python, each MODULE.NAME; ``execute_timeout_s``
-    is how long their ``execute`` may take, 0 for no limit, None as their class says.
+    is how long their ``execute`` may take, 0 for no limit, None for the limit of their class.
     """
 
     reads: tuple[TopicName, ...] = Field(min_length=1)
@@ -132,8 +132,8 @@ class Topology(_Table):
     """The content of one topology file. Times are in seconds; 0 ackers turn tracking off.
 
     ``message_timeout_s = 0`` turns timeouts off: a root then ends at half of ``control_retention_s``.
-    ``replication_factor`` and ``min_insync_replicas`` are those of topics that acktree creates, None as the
-    broker has them.
+    ``replication_factor`` and ``min_insync_replicas`` are for topics that acktree creates; None leaves them
+    to the broker.
     """
 
     name: Name
@@ -303,7 +303,7 @@ def stats_topic(name: str) -> str:
 
 
 class _Mistake(ValueError):
-    """A contradiction between keys, with the path of the one to change."""
+    """A contradiction between keys, with the path of the key to change."""
 
     def __init__(self, place: tuple[str, ...], text: str) -> None:
         super().__init__(text)

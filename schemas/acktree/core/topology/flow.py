@@ -1,7 +1,7 @@
-"""Whether a spout emits: what an operator has set, in records of the registry topic beside the versions.
+"""Encodes whether a spout emits, as set by an operator in records of the registry topic beside the versions.
 
-Pure. Invariant: the newest record of a spout counts, by its place in the log and not by a clock. What cannot
-be read changes nothing.
+Pure. Invariant: the newest record of a spout counts, by its place in the log and not by a clock. An
+unreadable record changes nothing.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 class Flow(StrEnum):
-    """What a spout does: emits; emits nothing; emits no new records, only what failed again."""
+    """The flow of a spout: emits; emits nothing; emits no new records, only failed ones again."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -23,7 +23,7 @@ class Flow(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetFlow:
-    """The flow of a spout, and which record of the registry topic says so; offset -1: none does."""
+    """The flow of a spout, and the offset of the registry record that sets it; -1 if none does."""
 
     flow: Flow = Flow.RUNNING
     offset: int = -1

@@ -1,4 +1,4 @@
-"""What a topology needs on a cluster: topics to create and to change, the next version. Pure.
+"""Plans how a cluster must change for a topology: topics to create and to change, the next version. Pure.
 
 Invariant: a plan changes nothing, and a plan made after it was applied is empty.
 """
@@ -28,9 +28,9 @@ STATE_LIMITS = {MAX_BYTES: MAX_STATE_BYTES, SEGMENT: 2 * MAX_STATE_BYTES}
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """What the plan needs to know about an existing topic; ``replicas`` is the lowest of its partitions.
+    """The facts about an existing topic that a plan needs; ``replicas`` is the lowest of its partitions.
 
-    ``max_bytes``, how large a record may be, and ``cleanup`` are None where the broker does not say them.
+    ``max_bytes``, the largest record size, and ``cleanup`` are None if the broker does not report them.
     """
 
     topic_id: str
@@ -56,9 +56,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``apply`` would do; ``publish`` is None if the published version is the same already.
+    """The changes that ``apply`` would make; ``publish`` is None if the same version is published.
 
-    ``warnings`` are sentences about what differs from the file and is not changed.
+    ``warnings`` are sentences about differences from the file that are left as they are.
     """
 
     create: tuple[tuple[str, int, Mapping[str, str]], ...]

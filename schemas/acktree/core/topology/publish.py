@@ -1,4 +1,4 @@
-"""Publish a topology: look at the cluster, create what the plan says is missing, write the next version.
+"""Publishes a topology: reads the cluster, creates the topics missing from it, writes the next version.
 
 Invariant: applying a topology twice changes nothing the second time. Two operators who publish at once are
 serialized by a transactional producer that reads the registry after fencing the other.

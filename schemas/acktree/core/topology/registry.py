@@ -1,4 +1,4 @@
-"""The registry: every version of a topology, on its compacted topic, and the versions a process has read.
+"""The registry: holds every version of a topology, on its compacted topic.
 
 Beside the versions it holds whether each spout emits (``flow.py``), and closes of breakers.
 

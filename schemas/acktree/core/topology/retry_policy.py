@@ -1,6 +1,6 @@
-"""When what failed is emitted again, and after how many attempts it is given up. Pure: jitter is an argument.
+"""Decides when a failed record is emitted again, and when it is given up. Pure: jitter is an argument.
 
-Invariant: a delay is at least what the doubling says, and at most a tenth above the longest.
+Invariant: a delay is at least that of the doubling, and at most a tenth above the longest.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Where a key stands in the text of a TOML file, for errors that name its line. Pure.
+"""Finds the line of a key in the text of a TOML file, for errors that name it. Pure.
 
 Invariant: it always finds a line: that of the key, else of the nearest table around it.
 """
