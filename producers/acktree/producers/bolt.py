@@ -17,7 +17,7 @@ from acktree.producers.tuples import Tuple
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a bolt runs; ``topology`` is the newest version at the start."""
+    """The context a bolt runs in; ``topology`` is the newest version at the start."""
 
     topology: Published
     bolt: str
@@ -25,7 +25,7 @@ class Context:
 
 
 class Emit:
-    """What a BasicBolt emits with: a child of the tuple being executed."""
+    """Emits for a BasicBolt: a child of the tuple being executed."""
 
     __slots__ = ("_collector", "current")
 
@@ -94,7 +94,7 @@ class AnyBolt:
 
 
 class SyncBolt(AnyBolt):
-    """A bolt that is called in a thread of its own, one call after the other."""
+    """A bolt that is called in its own thread, one call after the other."""
 
     finish_timeout_s: ClassVar[float] = 30.0
     """How long a stop or a rebalance waits for ``execute`` before it leaves the tuple to the next worker."""
@@ -142,7 +142,7 @@ class Bolt(SyncBolt):
 
 
 class BasicBolt(SyncBolt):
-    """Handles one tuple at a time: what it emits is anchored to the tuple, which is acked when it returns.
+    """Handles one tuple at a time: emissions are anchored to the tuple, which is acked on return.
 
     An exception fails the tuple with its type and text.
     """
@@ -153,10 +153,10 @@ class BasicBolt(SyncBolt):
 
 
 class BatchBolt(SyncBolt):
-    """Handles a list of tuples at a time: those it does not fail are acked when it returns.
+    """Handles a list of tuples at a time: tuples it does not fail are acked when it returns.
 
-    What it emits is sent when it returns. After an exception nothing of it is sent, and the tuples that were
-    not failed before are executed again in halves, until those that raise alone fail, with type and text.
+    Its output is sent when it returns. After an exception no output is sent, and the tuples that were not
+    failed before are executed again in halves, until those that raise alone fail, with type and text.
     """
 
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
@@ -169,11 +169,11 @@ class BatchBolt(SyncBolt):
 
 
 class AsyncBolt(AnyBolt):
-    """Handles many tuples at once on one event loop; each is acked when its ``execute`` has ended.
+    """Handles many tuples at a time on one event loop; each is acked when its ``execute`` has ended.
 
-    What it emits is anchored to the tuple and sent when ``execute`` has ended. An exception fails the tuple
-    with its type and text, and nothing of it is sent. An ``execute`` that takes longer than the message
-    timeout is cancelled, and its tuple fails.
+    Its output is anchored to the tuple and sent when ``execute`` has ended. An exception fails the tuple with
+    its type and text, and no output is sent. An ``execute`` that takes longer than the message timeout is
+    cancelled, and its tuple fails.
     """
 
     max_concurrent: ClassVar[int] = 1_000

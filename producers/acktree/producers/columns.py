@@ -1,4 +1,4 @@
-"""Columns of records to send: what may be a column, and producing it row by row. Does not know Kafka."""
+"""Columns of records to send: checks them, and produces them row by row. Does not know Kafka."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -30,7 +30,7 @@ class WrongTopic(Misuse):
 
 
 class NotSerializable(Misuse):
-    """What is emitted is not bytes, str or None, and no Serde can write it; or its timestamp is invalid."""
+    """The emitted value is not bytes, str or None, and no Serde can write it; or its timestamp is invalid."""
 
 
 class WrongThread(Misuse):
@@ -42,7 +42,7 @@ class ReservedHeader(Misuse):
 
 
 class InvalidRetry(Misuse):
-    """A delay that is no number, negative or too long, or a delay for what is never tried again."""
+    """A delay is not a number, negative or too long, or is given for a tuple that is not retried."""
 
 
 class AlreadyPending(Misuse):
@@ -54,7 +54,7 @@ class DeliveryFailed(AcktreeError):
 
 
 class Unwritable(AcktreeError):
-    """A topic would never accept a record: the tuples it was emitted for fail, and the others go on."""
+    """A topic would never accept a record: the tuples it was emitted for fail, the others are unaffected."""
 
 
 class TooLarge(Unwritable):
@@ -98,11 +98,11 @@ class RetryLater(AcktreeError):
 
 
 class Reject(AcktreeError):
-    """Raise it in a bolt: the tuple fails, and its source record goes to the dead-letter topic at once."""
+    """Raise it in a bolt: the tuple fails, and its source record becomes a dead letter without a retry."""
 
 
 class NotDeserializable(Reject):
-    """A value is not what the bolt's ``reads_as`` says: its source record becomes a dead letter at once."""
+    """A value does not match the bolt's ``reads_as``: its source record becomes a dead letter, unretried."""
 
 
 class UnknownSchema(AcktreeError):
@@ -110,7 +110,7 @@ class UnknownSchema(AcktreeError):
 
 
 class RegistryUnavailable(AcktreeError):
-    """The schema registry does not answer: no tuple's fault; the worker stops, its inputs are read again."""
+    """The schema registry does not answer: the worker stops, no tuple fails, its inputs are read again."""
 
 
 class ExecuteHangs(AcktreeError):

@@ -1,7 +1,7 @@
-"""A bolt as a function: its annotations say what it reads and emits, and it stays callable as it is.
+"""Makes a bolt of a function: its annotations say what it reads and emits, and it stays callable.
 
-Invariant: what cannot run is refused when the module is imported. None that a function returns emits nothing;
-a tombstone is a Child. A function without ``None`` in its annotation is never given a tombstone.
+Invariant: a function that cannot run is refused when its module is imported. Returning None emits nothing; a
+tombstone is a Child. A function without ``None`` in its annotation is never given a tombstone.
 """
 
 import inspect
@@ -36,7 +36,7 @@ _MANY = (
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a function returns to say more than a value: where it goes, its key, headers, timestamp."""
+    """A value that a function returns with its topic, key, headers or timestamp."""
 
     value: Any
     topic: str | None = None

@@ -1,9 +1,9 @@
-"""Writes to a database that a replay does not repeat: a key for each write, and a table of the written keys.
+"""Makes writes to a database idempotent: a key for each write, and a table of the written keys.
 
 Invariant: a key is written in the transaction of its effect, so both are there or neither. It names the
-source topic by its id: at the same offset of a topic or cluster that was recreated is another record. A
-tuple has a key if its source record has lasting coordinates of its own, which is not so for a spout written
-in Python or one that tracks by block.
+source topic by its id: a recreated topic or cluster has another record at the same offset. A tuple has a key
+if its source record has lasting coordinates, which is not so for a spout written in Python or one that tracks
+by block.
 """
 
 from typing import Any, Protocol
@@ -13,11 +13,11 @@ from acktree.wire.errors import AcktreeError
 
 
 class NoLastingKey(AcktreeError):
-    """The tuple has no source record with lasting coordinates of its own: use a key of your own."""
+    """The tuple has no source record with lasting coordinates: pass your own key."""
 
 
 class Cursor(Protocol):
-    """The part of a DB-API cursor that is needed."""
+    """The part of a DB-API cursor that WriteOnce needs."""
 
     rowcount: int
 

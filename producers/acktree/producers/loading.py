@@ -1,6 +1,6 @@
-"""Loading of a user's bolt or spout from MODULE:NAME.
+"""Loads a user's bolt or spout from MODULE:NAME.
 
-Invariant: what is returned can run: it is of the wanted kind and overrides the method that does the work;
+Invariant: a returned class can run: it is of the requested kind and overrides the method that does the work;
 without one, every tuple would fail. Anything else raises BadHandler.
 """
 

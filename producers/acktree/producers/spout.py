@@ -1,4 +1,4 @@
-"""A spout written in Python: the classes to subclass, and why a message failed.
+"""The classes to subclass for a spout written in Python, and the failure of a message.
 
 Invariant: each message has one outcome: ``ack``, ``fail``, or, with ``retry``, ``gave_up``.
 """
@@ -19,7 +19,7 @@ Retry = Callable[[int, str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class SpoutContext(Context):
-    """Where a spout runs: as which of its tasks, counted from 0, and of how many; ``bolt`` is its name."""
+    """The context a spout runs in: its task, from 0, and how many there are; ``bolt`` is its name."""
 
     task_index: int
     tasks: int
@@ -32,13 +32,13 @@ class _Why(NamedTuple):
 
 
 class Failure(_Why):
-    """Why a message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
+    """A message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
 
     ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
-    As a tuple it has these three. Beside them ``retry`` is False where a bolt says that the message will
-    never be processed, and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none.
-    ``attempts`` is how many attempts counted as failed, where the worker counts them. ``failed_tuple`` has
-    the coordinates of the tuple that failed and a stack trace, None where they are not known.
+    As a tuple it has these three. Beside them ``retry`` is False if a bolt has rejected the message for good,
+    and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none. ``attempts`` is how
+    many attempts counted as failed, if the worker counts them. ``failed_tuple`` has the coordinates of the
+    tuple that failed and a stack trace, None if unknown.
     """
 
     retry: bool = True
@@ -71,7 +71,7 @@ class Failure(_Why):
 class Spout:
     """A source of messages. All calls come from one thread.
 
-    Messages and what was emitted for them are kept in memory until they are finished.
+    Messages and the records emitted for them are kept in memory until they are finished.
     """
 
     name: ClassVar[str] = ""

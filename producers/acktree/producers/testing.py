@@ -1,7 +1,7 @@
-"""A bolt without Kafka, for unit tests: give it values, see what it emits and acks and which trees close.
+"""Runs a bolt without Kafka, for unit tests: give it values, see its emissions, acks and finished trees.
 
 Invariant: the bolt runs through the worker's own code, down to the bytes of headers and acks; only the
-broker, the clock and the other members of its group are missing. Every given value is a tree of its own.
+broker, the clock and the other members of its group are missing. Every given value has its own tree.
 """
 
 from collections.abc import Callable, Iterable
@@ -56,7 +56,7 @@ class Emission:
 class BoltDouble:
     """Runs one bolt in memory; values are numbered from 0 in the order in which they are given.
 
-    ``failed`` has the reason of each that failed; ``rejected`` are those of them that are never tried again,
+    ``failed`` has the reason of each failed value; ``rejected`` are those that are never retried,
     ``retry_after_s`` has the delay of those with one.
 
     >>> from acktree.producers import BasicBolt

@@ -17,7 +17,7 @@ _ANY_HEAD = b"\x01\0\0"
 
 
 class Record(Protocol):
-    """What a tuple needs of a Kafka record; confluent_kafka.Message has it."""
+    """The part of a Kafka record that a tuple needs; confluent_kafka.Message has it."""
 
     def error(self) -> KafkaError | None: ...
     def topic(self) -> str | None: ...
@@ -30,7 +30,7 @@ class Record(Protocol):
 
 
 class State(Enum):
-    """What has become of a tuple."""
+    """The state of a tuple."""
 
     IN_HAND = "in hand"
     ACKED = "acked"
@@ -45,11 +45,11 @@ class SourceOrigin(NamedTuple):
     """The source record a tuple descends from: the same in every replay, so a key for idempotent writes.
 
     ``attempt`` counts its emissions from 0, modulo 16. For a spout written in Python, topic is "", partition
-    the number of its task, and offset a message number: no lasting key. For a spout that tracks by ``block``
-    of several records, offset in a first emission is that of the first record in the block: the tuple's
-    record is one of [offset, offset + block). All of them share this origin; in a replay each has its own.
-    ``topic_id`` is Kafka's id of the source topic, random per topic: a topic or cluster that was recreated
-    does not repeat the origins of its predecessor.
+    the number of its task, and offset a message number: not a lasting key. For a spout that tracks by
+    ``block`` of several records, offset in a first emission is that of the first record in the block: the
+    tuple's record is one of [offset, offset + block). All of them share this origin; in a replay each has its
+    own. ``topic_id`` is Kafka's id of the source topic, random per topic: a topic or cluster that was
+    recreated does not repeat the origins of its predecessor.
     """
 
     spout: str

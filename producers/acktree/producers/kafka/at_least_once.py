@@ -1,4 +1,4 @@
-"""The output of an at-least-once worker: flush what was produced, then commit the input offsets.
+"""The output of an at-least-once worker: flushes its records, then commits the input offsets.
 
 Invariant: input offsets are committed only after the broker has acknowledged all their children and acks, so
 a crash repeats inputs and loses none.
@@ -22,7 +22,7 @@ class AtLeastOnce(BufferedProducer):
     """Flushes, then commits.
 
     While the broker is away, records wait without limit: the queue fills, then the worker waits. Control
-    records have a producer of their own, so they wait neither in the queue of the data nor behind data that a
+    records have a separate producer, so they wait neither in the queue of the data nor behind data that a
     partition does not take: a broker answers the requests of one connection in order.
     """
 

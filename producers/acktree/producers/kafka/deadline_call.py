@@ -1,7 +1,7 @@
-"""A call of librdkafka that its caller can stop waiting for.
+"""Calls librdkafka with a deadline: the caller can stop waiting.
 
 Invariant: the loop itself is never in such a call, so it handles signals and every wait has a limit. Timeouts
-alone do not give that: ``send_offsets_to_transaction`` may ignore its own and never return once its group
+alone do not ensure that: ``send_offsets_to_transaction`` may ignore its own and never return once its group
 coordinator went away (issues 5456 and 5511 of github.com/confluentinc/librdkafka), ``commit`` has none, and
 ``close`` waits for a commit in progress. Calls of one consumer block each other across threads, so none may
 be made this way inside the consumer's callback.
@@ -30,10 +30,10 @@ class CallTimedOut(Exception):
 
 
 class BackgroundCall(Generic[Answer]):
-    """A call in a thread of its own.
+    """A call in a separate thread.
 
-    In one thread for all calls of a client the next call would wait behind one that never returns, and
-    whoever gives up a client would have to end its thread.
+    In one thread for all calls of a client the next call would wait behind one that never returns, and to
+    give up a client one would have to end its thread.
     """
 
     def __init__(self, call: Callable[[], Answer]) -> None:

@@ -1,9 +1,9 @@
 """The output of an exactly-once worker: children, acks and input offsets in one transaction.
 
-Invariant: a transaction has everything produced since the last one and the offsets of exactly those inputs;
-a stale group generation aborts it, so a zombie commits nothing. The broker knows of it from its first record
-on, and allows it TRANSACTION_TIMEOUT_MS, so what is no part of it is sent outside. The metadata of a
-committed offset says what is done above it, so tuples may be acked in any order (``done_above.py``,
+Invariant: a transaction has everything produced since the last one and the offsets of exactly those inputs; a
+stale group generation aborts it, so a zombie commits nothing. The broker's limit of TRANSACTION_TIMEOUT_MS
+counts from its first record, so records that are not part of it are sent outside. The metadata of a committed
+offset lists the offsets done above it, so tuples may be acked in any order (``done_above.py``,
 ``collecting/transactional.py``).
 """
 
@@ -39,7 +39,7 @@ _LOST_WITH_TRANSACTION = frozenset(
 
 
 class ProducerLost(Exception):
-    """The producer can no longer be used: it was fenced, or it does not return from a call."""
+    """The producer can no longer be used: it was fenced, or a call to it does not return."""
 
 
 class ExactlyOnce(BufferedProducer):

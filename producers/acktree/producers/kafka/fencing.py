@@ -1,4 +1,4 @@
-"""Fencing of dead workers: their open transactions hold back the readers of the topics they wrote to.
+"""Fences dead workers: their open transactions hold back the readers of the topics they wrote to.
 
 Invariant: only an owner that a commit names is fenced, so never a worker that left its partitions cleanly. A
 live one loses only its open transaction, which it could not commit anyway, as it has lost the partition. If

@@ -1,10 +1,10 @@
-"""A worker's input: its consumer, the tuples in hand, and how far each partition is done.
+"""Reads a worker's input: its consumer, the tuples in hand, and how far each partition is done.
 
 Invariant: a partition's frontier is its smallest offset in hand, or the next one to execute if none is; so
-everything below it was acked, failed or rejected, in whatever order. What is done above it is committed as
-the offset's metadata, and skipped by whoever reads it again. Records that were read but not executed wait
-here, and are discarded when their partition is revoked. Only this module says where reading begins: what the
-log does not have is noticed, never replaced by another offset in silence.
+everything below it was acked, failed or rejected, in whatever order. The offsets done above it are committed
+as metadata, and skipped by the next reader. Records that were read but not executed wait here, and are
+discarded when their partition is revoked. Only this module decides where reading begins: an offset missing
+from the log is noticed, never silently replaced by another one.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Offset commits by a member of the group: a bolt.
+"""Commits offsets as a member of the group: for a bolt.
 
 Invariant: every partition's error is checked; one that a rebalance or an unavailable broker explains is
 retried with the next commit, any other stops the worker.

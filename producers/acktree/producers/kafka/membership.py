@@ -1,4 +1,4 @@
-"""Group membership of a worker: the rebalance protocol and its timeouts.
+"""Manages a worker's group membership: the rebalance protocol and its timeouts.
 
 Invariant: with KIP-848 (``group.protocol=consumer``) the session timeout is a setting of the group on the
 broker, and no client may set one. The client itself never chooses where to read: ``inputs.py`` does.

@@ -1,4 +1,4 @@
-"""A worker's output: a buffered producer, and what makes its records and the input offsets durable.
+"""Sends a worker's output: buffers its records, and makes them and the input offsets durable.
 
 Invariant: input offsets are committed only after the broker has acknowledged every record produced before.
 A record that the broker rejects for good stops the worker; its inputs stay uncommitted and are read again.
@@ -33,7 +33,7 @@ log = logging.getLogger("acktree.bolt")
 
 
 class Output(Protocol):
-    """What a worker needs to send its records and to commit its offsets."""
+    """The interface by which a worker sends its records and commits its offsets."""
 
     ack_interval_s: float
     sends_acks_early: bool
@@ -91,8 +91,8 @@ class Output(Protocol):
 class FirstDeliveryError:
     """The first delivery error of a producer that no retry can fix.
 
-    It holds no reference to the producer. Every record in flight references the callback, where the garbage
-    collector does not see it: a producer reachable from there would never be freed.
+    It holds no reference to the producer. Every record in flight references the callback, invisible to the
+    garbage collector: a producer reachable from there would never be freed.
     """
 
     def __init__(self) -> None:

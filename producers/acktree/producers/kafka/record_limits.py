@@ -1,6 +1,6 @@
-"""What records each topic accepts, so that one it would never accept fails its tuple before it is sent.
+"""Reads which records each topic accepts, so that a tuple fails before its record is sent in vain.
 
-Invariant: no batch of ours exceeds the smallest limit, because a broker rejects a batch as a whole and does
+Invariant: no batch exceeds the smallest limit, because a broker rejects a batch as a whole and does
 not say for which of its records. Limits are read once; the broker enforces one that is lowered later.
 """
 

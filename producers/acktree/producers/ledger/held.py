@@ -1,7 +1,8 @@
-"""Failures that would make dead letters, held back until a spout's breaker has had a window to open. Pure.
+"""Holds failures that would become dead letters until a spout's breaker has had a window to open. Pure.
 
 Invariant: a held emission is the newest of its record and not in flight: it is given up, or emitted again if
-the breaker opens, and nothing else happens to it meanwhile. What was done or rewound meanwhile falls away.
+the breaker opens, and nothing else happens to it meanwhile. A record that was done or rewound meanwhile is
+dropped.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A batch as Spark logs it: the end offset alone says everything the batch reads.
+"""A batch as Spark logs it: the end offset alone describes everything the batch reads.
 
 Invariant: the JSON is canonical and whole: ranges with their starts, replays, generations, topology version.
 Reading depends on nothing else, so a batch logged before a crash is read again exactly as it was planned.
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 
 class Replays(NamedTuple):
-    """Records of one slot that are emitted again under one generation, each under a root of its own."""
+    """Records of one slot that are emitted again under one generation, each with its own root."""
 
     topic: str
     partition: int
@@ -50,10 +50,10 @@ class Replays(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One planned batch; every slot has at least one range, an empty one where nothing is new.
+    """One planned batch; every slot has at least one range, an empty one if nothing is new.
 
     ``again`` are ranges that replay commands ask for. ``number`` is above those of all batches that the
-    spout's drivers had planned before, whatever their checkpoint; a bolt's are 0.
+    spout's drivers have planned before, whatever their checkpoint; a bolt's are 0.
     """
 
     version: int

@@ -1,6 +1,6 @@
-"""What the tasks of a spout emit for the first time: the limit of a batch is shared out over them. Pure.
+"""Plans the first emissions of a spout's tasks: the limit of a batch is divided among them. Pure.
 
-Invariant: no task keeps another one waiting for ever: what one leaves of its quota goes to those with more.
+Invariant: no task keeps another one waiting forever: the unused part of a quota goes to those with more.
 """
 
 from collections.abc import Collection, Mapping

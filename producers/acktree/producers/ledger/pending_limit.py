@@ -1,11 +1,11 @@
-"""How much a spout may have pending: what its bolts do in a few seconds, found by how long that takes.
+"""Limits how much a spout may have pending to a few seconds of its bolts' work, found by completion times.
 
 A queue in front of a bolt gains nothing once the bolt is never idle. As in LEDBAT (RFC 6817), the time from
-emission to completion says how long the queue is: the base is what it takes with little pending, and the
+emission to completion says how long the queue is: the base is the time it takes with little pending, and the
 limit follows the bolts so that a record takes ``TARGET_S`` longer. Three differences: the typical (median)
-record counts, so that a few that a bolt holds for an hour say nothing; only records that were emitted under a
-limit say whether it is right; and where lowering it does not help, what looked like a queue is the new base,
-as with a bolt that works once a minute.
+record counts, so that a few that a bolt holds for an hour do not matter; only records that were emitted under
+a limit show whether it is right; and where lowering it does not help, the apparent queue is the new base, as
+with a bolt that works once a minute.
 
 Invariant: the limit lets at least one record pass. Pure: times are arguments.
 """

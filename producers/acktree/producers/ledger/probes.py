@@ -1,7 +1,7 @@
-"""What a spout with an open breaker emits: a record that failed or a new block now and then, in turn. Pure.
+"""Plans the emissions of a spout with an open breaker: a failed record or a new block now and then. Pure.
 
 Invariant: a probe is an emission like any other; it is known by its emission, and its ack closes the breaker.
-Slots have their turns, so that poison in one of them does not keep the breaker open.
+Slots take turns, and so do both kinds, so that poison in one slot does not keep the breaker open.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""How a limit is shared out over slots or tasks, one after another. Pure.
+"""Divides a limit among slots or tasks, one after another. Pure.
 
-Invariant: nobody waits for ever: who needs less than an even quota is served first, and leaves the rest of it
-to the others; of these each is the first in its turn, also where the limit is smaller than their number.
+Invariant: no slot waits forever: those that need less than an even quota are served first, and leave the rest
+of it to the others; each of these is first in turn, even if the limit is smaller than their number.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""What several slots emit again of what failed: their number of replays is limited, and shared out. Pure.
+"""Plans the replays of several slots: their number is limited, and divided among the slots. Pure.
 
-Invariant: no slot keeps another one waiting: what is due in a slot where little fails is emitted at once.
+Invariant: no slot keeps another one waiting: replays of a slot where little fails are emitted immediately.
 """
 
 from collections.abc import Iterable, Mapping

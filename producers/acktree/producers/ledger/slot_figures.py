@@ -1,4 +1,4 @@
-"""What a spout task reports of one slot. Changes none of the state it reads."""
+"""Computes what a spout task reports of one slot. Changes none of the state it reads."""
 
 from acktree.core.reports.last_error import one_line
 from acktree.core.reports.stats import Value

@@ -1,8 +1,8 @@
-"""The ledger of a source partition as a record of the state topic, and back.
+"""Encodes the ledger of a source partition as a record of the state topic, and restores it.
 
-Invariant: a restored ledger takes every result as the one that was stored would have taken it. What is in
-flight stays in flight; a record that was about to be given up is due once more. Times are stored as
-durations, so the clock of no machine matters. Pure.
+Invariant: a restored ledger applies every result as the stored one would have. A record in flight stays in
+flight; a record that was about to be given up is due once more. Times are stored as durations, so the clock
+of no machine matters. Pure.
 """
 
 from collections.abc import Iterable

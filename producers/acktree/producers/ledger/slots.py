@@ -1,4 +1,4 @@
-"""Finding the spout task that reads a slot, and its ledger. Pure.
+"""Finds the spout task that reads a slot, and its ledger. Pure.
 
 Invariant: a slot is in one task at most.
 """

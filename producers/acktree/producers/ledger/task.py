@@ -1,4 +1,4 @@
-"""One spout task's state: the ledgers of its slots, and its run.
+"""The state of one spout task: the ledgers of its slots, and its run.
 
 Invariant: a result changes nothing twice, and counts only if its run is between the slot's floor and the
 current run. Pure: the Kafka side (spout_driver) calls it.
@@ -66,7 +66,7 @@ class ExhaustedRecord(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a result did: how many records failed, and which are due as dead letters."""
+    """The effect of a result: the number of failed records, and those due as dead letters."""
 
     failed: int
     exhausted: list[ExhaustedRecord]
@@ -74,7 +74,7 @@ class Effect(NamedTuple):
 
 @dataclass(slots=True)
 class TaskLedger:
-    """Ledgers by slot of one spout task; times in seconds of any one monotonic clock."""
+    """The ledgers of one spout task by slot; times in seconds of any one monotonic clock."""
 
     task: int
     run: int

@@ -1,7 +1,7 @@
-"""The Serdes of one bolt, opened: what reads its values and what writes its objects, topic by topic.
+"""Opens the Serdes of one bolt, which read its values and write its objects, topic by topic.
 
-Invariant: a value that cannot be read raises NotDeserializable, which is never retried; a registry that is
-away never does. What cannot be written is refused like any other call that breaks a rule, so that its tuple
+Invariant: a value that cannot be read raises NotDeserializable, which is never retried; an unavailable
+registry never causes it. A value that cannot be written is refused like any other misuse, so that its tuple
 fails even if the bolt swallows the exception.
 """
 
@@ -28,7 +28,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 class Payloads:
-    """Reads the values of one bolt, and writes what it emits."""
+    """Reads the values of one bolt, and writes those it emits."""
 
     def __init__(self, reads: Declared, emits: Declared, settings: Settings) -> None:
         """Open the Serdes. Raises MissingExtra, RefusedSetting: see there."""

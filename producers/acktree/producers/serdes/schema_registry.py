@@ -1,7 +1,7 @@
-"""Avro, Protobuf and JSON Schema by confluent-kafka's serializers and a Schema Registry: extra ``registry``.
+"""Reads and writes Avro, Protobuf and JSON Schema with a Schema Registry: extra ``registry``.
 
-Invariant: what goes wrong inside the registry's client is the registry's fault, never the value's: a worker
-must not reject records because a registry is away, answers nonsense, or does not know a schema yet.
+Invariant: an error inside the registry's client is the registry's fault, never the value's: a worker must not
+reject records because a registry is away, answers nonsense, or does not know a schema yet.
 """
 
 import json
@@ -170,7 +170,7 @@ def _as_callable(made: Any) -> Callable[..., Any]:
 class GuardedClient:
     """A registry's client whose every error is a RegistryUnavailable or an UnknownSchema.
 
-    Only a schema that the registry refuses, as incompatible or invalid, stays the error that it is.
+    Only the refusal of a schema, as incompatible or invalid, is raised as it is.
     """
 
     def __init__(self, client: Any, url: str) -> None:

@@ -1,7 +1,7 @@
-"""How a bolt's values are read and written: a Serde, as in Kafka Streams; JSON, text, or the user's own.
+"""Reads and writes a bolt's values by a Serde, as in Kafka Streams: JSON, text, or a custom one.
 
-Invariant: what a bolt declares is checked when it is made, not with the first record. A tombstone never
-reaches a Serde, and no reason given here holds the value itself, which may be secret.
+Invariant: a bolt's declaration is checked when the bolt is made, not with the first record. A tombstone never
+reaches a Serde, and no reason given here contains the value itself, which may be secret.
 """
 
 import json
@@ -22,10 +22,10 @@ MAX_FIELDS = 3
 
 
 class Serde:
-    """How values are read and written; a subclass overrides ``deserialize``, ``serialize`` or both.
+    """Reads and writes values; a subclass overrides ``deserialize``, ``serialize`` or both.
 
-    A ValueError of ``deserialize`` rejects the tuple. Any other exception fails it as one of the bolt's
-    would, and so does any exception of ``serialize``.
+    A ValueError of ``deserialize`` rejects the tuple. Any other exception fails it like an exception of the
+    bolt, and so does any exception of ``serialize``.
 
     >>> class Reversed(Serde):
     ...     def deserialize(self, value, topic, headers):
@@ -53,7 +53,7 @@ class Serde:
 
 
 class Json(Serde):
-    """JSON: anything that ``json`` reads, or what fits a type: a pydantic model, a dataclass, ``list[int]``.
+    """JSON: anything that ``json`` reads, or values of a type: a pydantic model, a dataclass, ``list[int]``.
 
     A value is validated by its type when it is read and before it is written, by alias if the type has any.
 

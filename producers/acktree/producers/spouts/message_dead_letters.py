@@ -1,7 +1,7 @@
-"""Writes a message of a Python spout that is given up to ``T.dead-letter``: each of its tuples, as emitted.
+"""Writes a given-up message of a Python spout to ``T.dead-letter``: each of its tuples, as emitted.
 
 Invariant: a message counts as written when the broker has all of its tuples. The headers are those of a
-source record's dead letter, empty where a message has nothing to say: older ones of its tuples do not count.
+source record's dead letter, empty where a message has no value: older ones of its tuples do not count.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,7 +25,7 @@ MAX_ID_CHARACTERS = 1_000
 
 
 class MessageDeadLetters:
-    """The dead letters of one spout task; ``topic`` returns where they go."""
+    """Writes the dead letters of one spout task; ``topic`` returns where they go."""
 
     def __init__(self, spout: str, produce: ProduceConfirmed, topic: Callable[[], str], group: str) -> None:
         self._spout, self._produce, self._topic, self._group = spout, produce, topic, group

@@ -1,4 +1,4 @@
-"""Offset commits by a process that is not a member of the group: a spout.
+"""Commits offsets without being a member of the group: for a spout.
 
 Invariant: every partition's error is checked; the broker accepts such a commit only while the group has no
 member, and an error for that reason names the cause.

@@ -1,6 +1,6 @@
-"""What a spout's ``retry`` says: nothing, the back-off of its table, or a function of the user's.
+"""Decides when a failed message is emitted again: never, by the table's back-off, or by a user's function.
 
-Invariant: what leaves here is None or a delay from 0 to ``max_after_s``. A function that raises, or returns
+Invariant: the decision is None or a delay from 0 to ``max_after_s``. A function that raises, or returns
 anything else, is logged, and the back-off takes its place: no message is lost or given up for it.
 """
 
@@ -50,7 +50,7 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 
 
 class RetryChoice:
-    """When a failed message of one spout is emitted again."""
+    """Decides when a failed message of one spout is emitted again."""
 
     def __init__(self, name: str, retry: Retry | None) -> None:
         """``retry`` is the user's function, None for the back-off; ``name`` is that of the spout in logs."""

@@ -1,4 +1,4 @@
-"""Tells a Python spout what became of its messages, and counts that.
+"""Notifies a Python spout of the outcomes of its messages, and counts them.
 
 Invariant: each message gets one outcome: ``ack``, ``fail``, or, with ``retry``, ``gave_up`` once its dead
 letter is in the log. All calls come from the loop's thread.
@@ -22,7 +22,7 @@ from acktree.wire.control_records import Cause
 
 
 class SpoutDelivery:
-    """The outcomes of one spout task; ``retries`` is None where the spout handles failures itself."""
+    """Delivers the outcomes of one spout task; ``retries`` is None if the spout handles failures itself."""
 
     def __init__(
         self,

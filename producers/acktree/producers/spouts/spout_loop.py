@@ -1,8 +1,8 @@
-"""The loop that runs a spout written in Python: emit while there is room, deliver results.
+"""The loop of a spout written in Python: emits while there is room, delivers results.
 
 Invariant: at most ``max_pending`` messages are pending, apart from those of the last ``next_tuple``; the run
 and the message numbers are durable before they are used, so no root id is ever reused. Messages that are
-pending when the process ends get no result: the source must emit again whatever was not acked.
+pending when the process ends get no result: the source must emit unacked messages again.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""The output of a spout written in Python: it confirms each record that is in the log.
+"""The output of a spout written in Python: confirms each record that is in the log.
 
-Invariant: ``delivered`` is called once for each record that the broker has, within this thread's own calls,
+Invariant: ``delivered`` is called once for each record that the broker has, within this thread's calls,
 and never for a record that it rejected. It must not reference the producer: see FirstDeliveryError.
 """
 
@@ -14,7 +14,7 @@ from acktree.producers.kafka.at_least_once import AtLeastOnce
 
 
 class SpoutOutput(AtLeastOnce):
-    """Confirms records one by one; a worker only needs to know that all of them are delivered."""
+    """Confirms records one by one; a worker needs to know only that all of them are delivered."""
 
     def _connect(self) -> None:
         self.settings = {**self.settings, "delivery.report.only.error": False}

@@ -26,7 +26,7 @@ log = logging.getLogger("acktree.spout")
 
 
 class SpoutResults:
-    """The result topic of one task; how far it was read is in the task's state."""
+    """Reads the result topic of one task; its position is in the task's state."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""What became of the failed messages of one spout task: emitted again when due, or given up.
+"""Emits the failed messages of one spout task again when they are due, or gives them up.
 
-Invariant: a message stays pending, with what it emitted, until it is done or its dead letter is in the log.
-Only then is it given up. Retries bypass max pending: what waits is counted there already. With a breaker what
-would be given up is held back for its window first; while it is open nothing is given up.
+Invariant: a message stays pending, with its records, until it is done or its dead letter is in the log.
+Only then is it given up. Retries bypass max pending: waiting messages are counted there already. With a
+breaker a message to give up is first held for its window; while the breaker is open nothing is given up.
 """
 
 import heapq
@@ -27,7 +27,7 @@ _NO_DEAD_LETTER = {"action": "no_dead_letter"}
 
 
 class DeadLetters(Protocol):
-    """Where messages go that are given up."""
+    """Takes the messages that are given up."""
 
     def write(self, message: Message, failure: Failure, now_s: float) -> None:
         """Begin to write a message."""

@@ -1,6 +1,6 @@
-"""What a topology says of a spout written in Python: its name, its slot, its retries.
+"""Reads the settings of a spout written in Python from its topology: its name, its slot, its retries.
 
-Invariant: a name, a task or a setting that does not fit is refused or said at the start.
+Invariant: a name, a task or a setting that does not fit is refused or logged at the start.
 """
 
 import logging

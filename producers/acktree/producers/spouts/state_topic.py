@@ -1,8 +1,8 @@
-"""The state topic of a spout: written in transactions by its owner, and read whole by the next one.
+"""The state topic of a spout: written in transactions by its owner, read whole by the next one.
 
-The owner is the driver of a spout in Spark, or one task of a spout in Python: who holds a transactional id.
+The owner holds a transactional id: the driver of a spout in Spark, or one task of a spout in Python.
 Invariant: only the owner that started last can commit. A start has read everything when it reads its own
-record, never because nothing more comes; what it cannot read stops it, with coordinates.
+record, never because no more records come; an unreadable record stops it, with coordinates.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ class ZombieDriver(AcktreeError):
 
 
 class UnreadableState(AcktreeError):
-    """A record of a state topic is damaged, not ours, or of a newer version; nothing is skipped."""
+    """A record of a state topic is damaged, not acktree's, or of a newer version; none is skipped."""
 
 
 Letter = tuple[bytes | str | None, bytes | str | None, Headers]
@@ -81,7 +81,7 @@ class DeadLetter:
 
 
 class States(Protocol):
-    """What a start reads from a state topic."""
+    """The records that a start reads from a state topic."""
 
     token: int | None
     """That of the start that was read last."""
@@ -95,7 +95,7 @@ AnyStates = TypeVar("AnyStates", bound=States)
 
 
 class StateTopic:
-    """Reads the topic once, at the start, and writes it from there on."""
+    """Reads the topic once, at the start, and writes it from then on."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What one task of a spout in Python knows: its run, its message numbers, its place on the result topic.
+"""Commits the state of one task of a spout in Python: its run, message numbers and result position.
 
 Invariant: only the process that started last can commit, and run and message numbers are committed before
-they are used, so no root id is ever reused. While the broker is away a commit goes on beside the loop. The
+they are used, so no root id is ever reused. While the broker is away a commit continues beside the loop. The
 offset in the spout's group is a view for Kafka's tools, committed after the state.
 """
 
@@ -64,7 +64,7 @@ log = logging.getLogger("acktree.spout")
 
 
 class TaskStates:
-    """What a start of a task reads: its own records of the state topic; those of others are ignored."""
+    """The records that the start of a task reads: its own; those of others are ignored."""
 
     def __init__(self, task: int) -> None:
         self._key, self._start_key = task_key(task), task_start_key(task)
@@ -83,7 +83,7 @@ class TaskStates:
 
 
 class TaskCommits:
-    """Begins the next run of a task when it is made; ``sequences`` are the numbers that its emitter takes."""
+    """Begins the next run of a task when created; ``sequences`` are the numbers that its emitter takes."""
 
     def __init__(
         self, bootstrap: str, user: Settings, published: Published, spout: str, task: int, progress: Liveness

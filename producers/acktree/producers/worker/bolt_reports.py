@@ -1,7 +1,7 @@
-"""What a worker reports: figures of its loop, and of its stall if it does not move.
+"""Makes a worker's reports: the figures of its loop, and of its stall if it does not move.
 
-Invariant: figures are measured by the loop alone. In its place another thread may report what it last said,
-with what can be known from outside: never a lag of 0 that nobody has measured.
+Invariant: figures are measured by the loop alone. In its place another thread may repeat its last report,
+with facts visible from outside: never a lag of 0 that nobody has measured.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger("acktree.bolt")
 
 
 class BoltReports:
-    """The reports of one worker."""
+    """Makes the reports of one worker."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The time limit of ``execute``, which the worker's loop keeps: the tuple fails, the others go on.
+"""Enforces the time limit of ``execute`` from the worker's loop: the tuple fails, the others continue.
 
 Invariant: time counts only while the loop runs and waits for no broker, so a process that was stopped, or its
 broker, costs no tuple its time. A thread that does not come back after its tuple has failed ends the process.

@@ -1,4 +1,4 @@
-"""Garbage collection settings of a process that is only a worker.
+"""Sets garbage collection for a process that is only a worker.
 
 Tuples are freed by reference counting; looking for cycles among them costs about 0.5 CPU s per million
 (python benchmarks/worker_rates.py). A library must not decide this for its host, so only the command line

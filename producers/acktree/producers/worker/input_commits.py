@@ -1,4 +1,4 @@
-"""What a worker commits: it sends what is done, then commits how far its inputs are.
+"""Commits for a worker: sends finished output, then commits how far its inputs are done.
 
 Invariant: children and acks are durable before the offsets of their inputs are committed. After a lost
 transaction nothing is committed before its inputs are read again, or left to their next owner.
@@ -26,7 +26,7 @@ log = logging.getLogger("acktree.bolt")
 
 
 class InputCommits:
-    """The commits of one worker; all calls come from its loop, ``in_callback`` in a rebalance.
+    """Makes the commits of one worker; all calls come from its loop, ``in_callback`` in a rebalance.
 
     They are made with the collector's guard held, so a bolt that emits meanwhile waits.
     """

@@ -1,7 +1,7 @@
-"""The first emissions of one slot, and which offsets shared a root in them: its blocks.
+"""Tracks the first emissions of one slot, and which offsets shared a root in them: its blocks.
 
-Invariant: a block is returned only for the root of its own first emission, so an ack of that root may finish
-all of it. Whatever is emitted again is a record alone, under a root of its own. Pure.
+Invariant: a block is returned only for the root of its first emission, so an ack of that root may finish all
+of it. A record that is emitted again has a root to itself. Pure.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""Sets of offsets, as those that are done above a frontier, and their form in the state of a spout. Pure."""
+"""Sets of offsets, such as those done above a frontier, and their form in the state of a spout. Pure."""
 
 from array import array
 

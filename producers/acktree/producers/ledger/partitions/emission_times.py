@@ -1,6 +1,6 @@
-"""When the offsets of a partition were emitted for the first time, in their order.
+"""Tracks when the offsets of a partition were first emitted, in their order.
 
-Invariant: what is overdue stays overdue until it is cleared; an emission is called the first of its record
+Invariant: an overdue offset stays overdue until it is cleared; an emission is called the first of its record
 only if no earlier one is possible. Pure: times are arguments, in seconds.
 """
 
@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 
 class FirstEmission(NamedTuple):
-    """When the record at an offset was emitted for the first time; if not ``is_first``, at the latest."""
+    """The time at which the record at an offset was first emitted; an upper bound unless ``is_first``."""
 
     offset: int
     time_s: float
@@ -19,7 +19,7 @@ class FirstEmission(NamedTuple):
 
 
 class EmissionTimes:
-    """The times of emissions that are not known to be done, oldest first."""
+    """The emission times of offsets that are not known to be done, oldest first."""
 
     def __init__(self) -> None:
         self.known_from = 0

@@ -1,4 +1,4 @@
-"""The ledger of one source partition: which offsets are emitted, done, failed and due again.
+"""The ledger of one source partition: tracks which offsets are emitted, done, failed and due again.
 
 Invariant: frontier <= the smallest offset not done, and a bit in ``done`` is an offset that is done. Repeated
 and late results are no-ops. Pure: time, jitter and results are arguments; nothing here knows Kafka.

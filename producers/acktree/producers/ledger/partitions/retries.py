@@ -1,9 +1,9 @@
-"""What failed of one slot and is due again, record by record.
+"""Tracks the failed records of one slot, and when each is due again.
 
-Invariant: every record here is emitted and not done; of a record the newest emission that is known counts
-alone, and a generation fails once. What is due is emitted again in rounds: all of it once, the lowest offsets
-first, since they hold the frontier; so what fails again and again keeps nothing else waiting. Pure: time and
-jitter are arguments.
+Invariant: every record here is emitted and not done; only the newest known emission of a record counts, and a
+generation fails once. Due records are emitted again in rounds: each once, lowest offset first, since the
+lowest hold the frontier; so a record that fails repeatedly keeps no other waiting. Pure: time and jitter are
+arguments.
 """
 
 import heapq
@@ -24,7 +24,7 @@ SEEK_COST = 25
 
 
 class FailureOutcome(Enum):
-    """What a reported failure led to."""
+    """The outcome of a reported failure."""
 
     IGNORED = "ignored"
     RETRY = "retry"
@@ -56,7 +56,7 @@ class Attempt:
 
 
 class FailedRecord(NamedTuple):
-    """A record that a task has failed: why, and in how long it is emitted again, None if it is in flight.
+    """A record that a task has failed: the reason, and the time until it is emitted again, None if in flight.
 
     ``idle_s`` is 0 while it waits for its time; then it counts, until the next failure.
     """
@@ -75,7 +75,7 @@ class _Due(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A record to emit again under a generation of its own."""
+    """A record to emit again under its own generation."""
 
     offset: int
     generation: int
@@ -84,7 +84,7 @@ class Replay(NamedTuple):
 
 @dataclass(slots=True)
 class Retries:
-    """Attempts by offset, and when which of them is due."""
+    """Tracks attempts by offset, and when each is due."""
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
     _due: list[_Due] = field(default_factory=list)

@@ -1,6 +1,7 @@
-"""How many records a slot may emit for the first time, by its limit. Pure.
+"""Computes how many records a slot may emit for the first time, by its limit. Pure.
 
-Invariant: what waits for its next attempt, and what was overtaken, takes up no room: neither is in a queue.
+Invariant: a record that waits for its next attempt, or was overtaken, takes up no room: neither is in a
+queue.
 """
 
 from acktree.producers.ledger.partitions.done_set import EVERYTHING

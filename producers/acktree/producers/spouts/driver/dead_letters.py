@@ -1,7 +1,7 @@
-"""The dead letters of source records whose attempts are used up: unchanged, with what went wrong.
+"""Reads the records of dead letters: source records whose attempts are used up, with the failure added.
 
-Invariant: neither what the failed tuple held nor the size of the record keeps a dead letter from being
-written. The transaction that writes it commits that its record is done.
+Invariant: neither the failed tuple's value nor the size of the record keeps a dead letter from being written.
+The transaction that writes it commits that its record is done.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from acktree.wire.header import read_headers
 
 
 class DeadLetterReader:
-    """Reads by their coordinates the records that dead letters are made of."""
+    """Reads the records that dead letters are made of, by their coordinates."""
 
     def __init__(self, consumer: Consumer, topic: str, group: str, bootstrap: str) -> None:
         self._consumer = consumer

@@ -1,7 +1,7 @@
-"""What the tuple held that failed for good, read from its topic by its coordinates.
+"""Reads the value of a tuple that failed for good from its topic, by its coordinates.
 
-Invariant: a value belongs to the tree that failed, or it is not shown; where it cannot be read, a note says
-why, and the dead letter is written without it. Nothing waits long for a value.
+Invariant: a value belongs to the tree that failed, or it is not shown; if it cannot be read, a note says why,
+and the dead letter is written without it. Nothing waits long for a value.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""The committed offsets of a spout's consumer group: a view of its state, or what somebody has set.
+"""Commits and reads the offsets of a spout's consumer group: a view of its state, or someone's reset.
 
 Invariant: our commits are sealed with our term; a seal with a higher term stops this driver, one with a lower
-is overwritten, and an offset without a seal is somebody else's. What has not changed is not written again, or
-it would overwrite an operator's reset.
+is overwritten, and an offset without a seal is somebody else's. Unchanged offsets are not written again, or
+they would overwrite an operator's reset.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,14 +24,14 @@ MOST_TOGETHER = 500
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What is committed for one source partition; ``seal`` is None for anybody else's commit."""
+    """The committed offset of one source partition; ``seal`` is None for anybody else's commit."""
 
     next_offset: int
     seal: OffsetSeal | None
 
 
 class GroupOffsets:
-    """Reads and writes the group's offsets through one consumer that is no member of the group."""
+    """Reads and writes the group's offsets through one consumer that is not a member of the group."""
 
     def __init__(self, consumer: Consumer, group: str, bootstrap: str) -> None:
         self._consumer = consumer

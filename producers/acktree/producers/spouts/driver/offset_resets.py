@@ -1,8 +1,8 @@
-"""Offsets of a spout's group that somebody else has committed: an operator's tool, or a stray consumer.
+"""Applies offsets of a spout's group that others have committed: an operator's tool, or a stray consumer.
 
-Invariant: nobody can tell one from the other, so an offset that skips records which are not done is obeyed
-with the option ``allowSkip`` alone, and otherwise overwritten. Setting an offset back costs replays and is
-always obeyed. Each is logged.
+Invariant: nobody can tell one from the other, so an offset that skips records which are not done is applied
+only with the option ``allowSkip``, and otherwise overwritten. An offset set back costs replays and is always
+applied. Each is logged.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger("acktree.spark")
 
 
 class OffsetResets:
-    """Applies what was committed for a spout's partitions by others, at a start and while it runs."""
+    """Applies others' commits for a spout's partitions, at a start and while it runs."""
 
     def __init__(self, options: SpoutOptions, commits: SpoutCommits, tasks: Mapping[int, TaskLedger]) -> None:
         self._options, self._commits, self._tasks = options, commits, tasks

@@ -1,6 +1,6 @@
-"""Read single records by their coordinates.
+"""Reads single records by their coordinates.
 
-Invariant: a record is said to be gone only where the log holds one behind it, or begins or ends behind it. A
+Invariant: a record counts as gone only if the log holds one behind it, or begins or ends behind it. A
 log that ends before it proves nothing: a new leader may lag.
 """
 

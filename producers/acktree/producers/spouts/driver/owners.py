@@ -1,8 +1,8 @@
-"""Who may hold the slots of a spout: the driver of all its tasks, or one process for each task of a stage.
+"""Tracks who may hold the slots of a spout: the driver of all its tasks, or one process per task of a stage.
 
 An owner is None, the driver of all tasks, or the number of a task. Invariant: of two owners that may hold the
-same slot the one whose start is later in the state topic has read the other's, fences it, and reads what it
-has committed; a fence that comes late costs the other a new start. A slot is as its last owner left it.
+same slot the one whose start is later in the state topic has read the other's, fences it, and reads its
+commits; a fence that comes late costs the other a new start. The state of a slot is that of its last owner.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
-"""Replay commands that a driver has read and applies one after another, one live command per slot.
+"""Applies the replay commands that a driver has read, one after another, one live command per slot.
 
 Invariant: a command holds the result position until it is applied, and it is applied once: the commit that
-holds what it does lists it, too.
+holds its effect also lists it.
 """
 
 import logging
@@ -29,7 +29,7 @@ class QueuedReplay(NamedTuple):
 
 
 class ReplayQueue:
-    """Commands in the order in which they were read."""
+    """The commands, in the order in which they were read."""
 
     def __init__(self, commits: SpoutCommits, hand_on: Callable[[ReplayCommand], bool]) -> None:
         """``hand_on`` sends a command to another task that has its slot; False: there is none."""

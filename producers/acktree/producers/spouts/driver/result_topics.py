@@ -1,4 +1,4 @@
-"""The result topics of a spout's tasks, as its driver reads them.
+"""Reads the result topics of a spout's tasks.
 
 Invariant: every record is returned with its task and offset, in the order of its topic.
 """
@@ -26,7 +26,7 @@ MAX_READ_S = 1.0
 class ResultRecord(NamedTuple):
     """One record: task and offset of the result topic, its content, None if malformed, and its age.
 
-    The age is 0 while nobody knows the broker's clock, which has appended it.
+    The age is 0 while the clock of the broker that appended it is unknown.
     """
 
     task: int

@@ -1,8 +1,8 @@
-"""What a spout's driver keeps: the state of its slots, positions on its result topics, run, term, batch.
+"""Commits the state of a spout: its slots, positions on its result topics, run, term and batch.
 
-Invariant: the state topic is the truth, and each commit is one transaction there: what results and commands
-did, and the positions behind them. The group's offsets are a view of it, written after it. Spark's batch is
-planned on a committed state that does not hold it: it is in flight only if the checkpoint has it.
+Invariant: the state topic is the truth, and each commit is one transaction there: the effects of results and
+commands, and the positions behind them. The group's offsets are a view of it, written after it. Spark's batch
+is planned on a committed state that does not hold it: it is in flight only if the checkpoint has it.
 """
 
 import logging
@@ -56,12 +56,12 @@ Records = dict[bytes, bytes]
 
 
 class BatchNotLogged(AcktreeError):
-    """Spark asks for a batch behind another one than that which it was given last."""
+    """Spark asks for a batch after another one than it was given last."""
 
 
 @dataclass(slots=True)
 class ResultPosition:
-    """How far a task's results are applied; a command among them may still wait."""
+    """Tracks how far a task's results are applied; a command among them may still wait."""
 
     read: int = 0
     waiting: set[int] = field(default_factory=set)
@@ -79,7 +79,7 @@ class ResultPosition:
 
 
 class _Encoded(NamedTuple):
-    """A record of a slot as it is encoded, of a version of its ledger."""
+    """The encoded record of a slot, for one version of its ledger."""
 
     ledger: PartitionLedger
     version: object

@@ -1,7 +1,7 @@
-"""The driver side of a spout: the one loop that reads results, plans batches and commits.
+"""The driver of a spout: the one loop that reads results, plans batches and commits.
 
-Invariant: nothing is committed that is not done, and the result position only follows what the same commit
-or a written batch holds. It runs inside Spark's calls to ``latestOffset``; there is no thread.
+Invariant: nothing is committed that is not done, and the result position moves only past effects that the
+same commit or a written batch holds. It runs inside Spark's calls to ``latestOffset``; there is no thread.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""What a spout that reads topics is started with: where its Kafka is, and what it does about lost records.
+"""The options of a spout that reads topics: its Kafka, and how to treat lost records.
 
-Invariant: the values are checked; whoever makes them raises BadOption for the others.
+Invariant: the values are checked; code that makes them raises BadOption for invalid ones.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""What the result topics say, applied to a spout's ledgers.
+"""Applies the results, commands and proofs on the result topics to a spout's ledgers.
 
 Invariant: a record whose attempts are used up is done by the transaction that writes its dead letter, and the
-result position follows only what has been applied.
+result position moves only past applied results.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""The partitions that a spout reads, kept up with its topology and its topics.
+"""Keeps the partitions that a spout reads up to date with its topology and its topics.
 
-Invariant: where a log ends before what is emitted of it, the new run and the offsets it begins at are
-committed at once: what is known of the old records must not stand for new ones.
+Invariant: if a log ends before the emitted offsets, the new run and the offsets it begins at are committed
+immediately: knowledge of the old records must not apply to new ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class TasksDealtAnew(AcktreeError):
-    """A newer version of the topology deals the partitions of a spout to other tasks; begin again."""
+    """A newer version of the topology distributes the partitions of a spout differently; begin again."""
 
 
 class SpoutSources:

@@ -1,4 +1,4 @@
-"""What the state topic of a spout holds: what its owners know, their starts, and each source partition.
+"""Reads the state topic of a spout: its owners' states, their starts, and each source partition.
 
 An owner is the driver of all tasks, None here, or the process that has one task of a stage, its number.
 Invariant: a record that cannot be read is an error, never skipped.
@@ -28,7 +28,7 @@ from acktree.wire.state_records import (
 
 @dataclass(slots=True)
 class SpoutStates:
-    """All that a state topic holds, for the start of an owner."""
+    """The content of a state topic, for the start of an owner."""
 
     task: int | None = None
     """Whose start reads this."""

@@ -1,8 +1,8 @@
-"""Running an AsyncBolt: many tuples at once on one event loop, next to the loop that talks to Kafka.
+"""Runs an AsyncBolt: many tuples at a time on one event loop, next to the loop that talks to Kafka.
 
-Invariant: what a tuple emits is buffered until its ``execute`` has ended, and sent by the Kafka loop's thread
-together with its ack, in whatever order tuples end. At most ``max_concurrent`` tuples are executed at once.
-The event loop's thread uses the collector only to check what is emitted and to report a misuse.
+Invariant: a tuple's output is buffered until its ``execute`` has ended, and sent by the Kafka loop's thread
+together with its ack, in whatever order tuples end. At most ``max_concurrent`` tuples are executed at a time.
+The event loop's thread uses the collector only to check emissions and to report a misuse.
 """
 
 import asyncio

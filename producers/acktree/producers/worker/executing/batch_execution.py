@@ -1,6 +1,6 @@
-"""Executing a bolt over a batch at once, and again in halves if it raises.
+"""Executes a bolt over a whole batch, and again in halves if it raises.
 
-Invariant: what a batch has emitted is sent only once it has returned, so a part of one that raised may be
+Invariant: a batch's output is sent only once it has returned, so a part of one that raised may be
 executed again. Every tuple is done when the batch is; the tuples of one that raised are in hand until their
 part is done, so that a commit meanwhile knows which are.
 """
@@ -35,7 +35,7 @@ SPLIT_TIMEOUT_S = 10.0
 
 
 class BatchExecution(SyncExecution):
-    """Executes a batch at once: every tuple is done when ``execute`` returns, so none stays in hand.
+    """Executes a whole batch: every tuple is done when ``execute`` returns, so none stays in hand.
 
     The cost of a batch need not be proportional to its size, so its turns are longer than others. It is one
     call of the bolt, so it ends only when that returns.

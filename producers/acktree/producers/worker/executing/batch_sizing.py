@@ -1,4 +1,4 @@
-"""How many records to take at once, and when to stop, so that a turn of the loop stays short.
+"""Decides how many records to take, and when to stop, so that a turn of the loop stays short.
 
 Acks, commits, a stop and a rebalance wait for the end of a turn: ten thousand tuples of 10 ms each would hold
 them back for longer than the message timeout and the transaction timeout. Invariant: the next turn takes its
@@ -13,7 +13,7 @@ GROWTH = 10
 
 
 class BatchSizer:
-    """Chooses how many records to take at once: grows at most tenfold per turn, shrinks immediately."""
+    """Chooses how many records to take: grows at most tenfold per turn, shrinks immediately."""
 
     def __init__(self, turn_s: float, min_records: int, max_records: int) -> None:
         """A turn should take ``turn_s`` and has ``min_records`` to ``max_records`` records."""
@@ -36,7 +36,7 @@ class BatchSizer:
 
 
 class Turn:
-    """When to stop executing tuples: at the end of the turn, or for good after a stop."""
+    """Decides when to stop executing tuples: at the end of the turn, or for good after a stop."""
 
     def __init__(self) -> None:
         self.until_s = math.inf

@@ -1,4 +1,4 @@
-"""What a bolt is: its name in the topology, and which execution and which collector its kind gets.
+"""Maps a bolt to its name in the topology, and its kind to an execution and a collector.
 
 Invariant: only an exactly-once bolt that may ack in any order gets the transactional collector; the others
 are done with a tuple before the next commit.

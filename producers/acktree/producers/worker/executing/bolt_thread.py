@@ -1,6 +1,6 @@
 """A thread that runs a bolt, one call after the other, so that user code never holds up the loop.
 
-Invariant: at most one call runs; what it raises is raised to whoever asks next.
+Invariant: at most one call runs; its exception is raised to the next caller.
 """
 
 from collections.abc import Callable

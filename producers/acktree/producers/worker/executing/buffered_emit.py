@@ -1,4 +1,4 @@
-"""What a tuple of an AsyncBolt emits with.
+"""Buffers the emissions of one tuple of an AsyncBolt.
 
 Invariant: it is used on the event loop only, and while the tuple's ``execute`` runs; nothing is sent before.
 """

@@ -1,9 +1,9 @@
-"""Running a bolt over a chunk of input records, with one loop for each kind of bolt.
+"""Runs a bolt over a chunk of input records, with one loop for each kind of bolt.
 
 Invariant: one record's exception, or a call that breaks a rule, fails that tuple alone; a record with a
-malformed header is rejected, counted and logged with its coordinates. A failed delivery is no tuple's fault
-and stops the worker. Bolts executed tuple by tuple stop when the turn is over. The collector's guard is held
-except while user code runs; what of a chunk is done is known whenever the guard is free.
+malformed header is rejected, counted and logged with its coordinates. A failed delivery is not a tuple's
+fault and stops the worker. Bolts executed tuple by tuple stop when the turn is over. The collector's guard is
+held except while user code runs; the done part of a chunk is known whenever the guard is free.
 """
 
 import logging
@@ -32,7 +32,7 @@ HELD_TOO_LONG = "held longer than the message timeout"
 
 
 class Execution(ABC):
-    """How one kind of bolt is run; all calls come from the thread of the Kafka loop."""
+    """Runs one kind of bolt; all calls come from the thread of the Kafka loop."""
 
     max_records = BATCH_RECORDS
     """How many records to read next."""

@@ -1,4 +1,4 @@
-"""The header of an input record, as one bolt sees it: its anchors, none if untracked, or an error.
+"""Reads the header of an input record as one bolt sees it: its anchors, none if untracked, or an error.
 
 Invariant: a record whose header is malformed or names an unknown version is rejected as a whole; a bolt that
 did not read the topic in the version of the emission owns no edge of the record, so it is untracked there.
@@ -34,7 +34,7 @@ log = logging.getLogger("acktree.bolt")
 
 
 class AnchorSource(Protocol):
-    """Where an execution has the anchors of its records from."""
+    """Provides the anchors of an execution's records."""
 
     has_seen_traces: bool
 

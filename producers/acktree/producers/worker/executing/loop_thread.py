@@ -1,4 +1,4 @@
-"""An asyncio event loop in a thread of its own, which another thread gives work to.
+"""Runs an asyncio event loop in a separate thread, to which another thread gives work.
 
 Invariant: nobody waits for a dead loop: the exception that ended it is raised instead.
 """

@@ -1,8 +1,8 @@
-"""Running a bolt that is called in a thread of its own, next to the loop that talks to Kafka.
+"""Runs a bolt in its own thread, next to the loop that talks to Kafka.
 
 Invariant: every method of the bolt is called by its one thread, one call after the other, without the
-collector's guard. The loop gives it a chunk and waits for no longer than a turn. Then it may commit what is
-done of the chunk, take the rest away, and give up the tuple that is executed: its outcome is ignored.
+collector's guard. The loop gives it a chunk and waits for no longer than a turn. Then it may commit the done
+part of the chunk, take the rest away, and give up the tuple being executed: its outcome is ignored.
 """
 
 import logging
@@ -36,7 +36,7 @@ PutBack = Callable[[Sequence[Record]], object]
 
 
 class ThreadedExecution(Execution):
-    """Runs what ``inner`` does in a thread of its own."""
+    """Runs the work of ``inner`` in a separate thread."""
 
     def __init__(
         self, inner: SyncExecution, collector: Collector, turn: Turn, put_back: PutBack, progress: Liveness

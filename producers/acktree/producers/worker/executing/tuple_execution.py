@@ -1,4 +1,4 @@
-"""Running bolts that are called with one tuple at a time: BasicBolt, and Bolt, which acks by hand.
+"""Runs bolts that are called with one tuple at a time: BasicBolt, and Bolt, which acks by hand.
 
 Invariant: a record counts as done together with the outcome of its tuple, or once that is in hand: both under
 the collector's guard.

@@ -1,4 +1,4 @@
-"""The tuples of an AsyncBolt that wait for their turn: in order, or those of one key one after the other.
+"""Queues the tuples of an AsyncBolt: in order, or those of one key one after the other.
 
 Invariant: with an order by key, no tuple is taken while one of its topic and key is being executed, and those
 of a key are taken in the order in which they were added. Pure.

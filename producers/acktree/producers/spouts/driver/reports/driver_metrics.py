@@ -1,6 +1,6 @@
-"""Metrics of a driver, served where it runs: in a Python process of Spark's, not the application's.
+"""Serves the metrics of a driver where it runs: in a Python process of Spark, not the application's.
 
-Invariant: nothing is served unless a port is asked for; without prometheus-client asking is an error.
+Invariant: nothing is served unless a port is set; without prometheus-client a port is an error.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The reports of a driver on ``T.stats``, by the producer that writes its dead letters, too."""
+"""Sends a driver's reports to ``T.stats``, by the producer that also writes its dead letters."""
 
 import logging
 from collections import deque

@@ -1,4 +1,4 @@
-"""What a spout's driver shows: Spark's progress, and its reports. Changes none of the state it reads."""
+"""Computes the figures of a spout's driver: Spark's progress, and its reports. Changes no state."""
 
 from collections.abc import Iterable, Mapping
 

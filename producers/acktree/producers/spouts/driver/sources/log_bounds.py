@@ -1,4 +1,4 @@
-"""Whether unread records are still in the log: its start may overtake a reader, its end may fall below one.
+"""Checks that unread records are still in the log: its start may overtake a reader, its end fall below one.
 
 Invariant: no record is given up without ``failOnDataLoss=false``. The driver checks before it plans; a task
 that comes too late for a planned offset raises the same error.

@@ -1,6 +1,6 @@
-"""The source partitions of a spout as the cluster has them, matched with the slots of the registry.
+"""Matches the source partitions of a spout, as the cluster has them, with the slots of the registry.
 
-Invariant: a partition is read only under the slot that the registry gave to this very topic (by its id).
+Invariant: a partition is read only under the slot that the registry gave to this topic, by its id.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ class VanishedPartition(AcktreeError):
 
 
 class TopicEnds:
-    """Topics that are read, and where they begin and end."""
+    """The topics that are read, and where they begin and end."""
 
     partitions: tuple[SourceSlot, ...]
 

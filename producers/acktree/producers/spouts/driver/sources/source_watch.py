@@ -1,4 +1,4 @@
-"""Watches the source topics: new partitions are published, lost records are reported.
+"""Watches the source topics: publishes new partitions, reports lost records.
 
 Invariant: a partition is read only under a slot that the registry knows, and no record is given up without
 ``failOnDataLoss=false``.
