@@ -1,4 +1,4 @@
-"""Run a user's transform as the Spark application of a spout or bolt, with a clean stop."""
+"""Runs a user's transform as the Spark application of a spout or bolt, with a clean stop."""
 
 import contextlib
 import logging
@@ -66,7 +66,7 @@ class BadFunction(AcktreeError):
 
 
 class QueryFailed(AcktreeError):
-    """The streaming query ended with an error; what was not done is replayed at the next start."""
+    """The streaming query ended with an error; records that were not done are replayed at the next start."""
 
 
 class BadTrigger(AcktreeError):

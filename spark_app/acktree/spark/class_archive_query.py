@@ -1,4 +1,4 @@
-"""A query like those of ``spark run``, without a broker: what it loads goes into the archive of classes.
+"""Runs a query like those of ``spark run``, without a broker, whose classes go into the archive.
 
     python -m acktree.spark.class_archive_query FILE
 
@@ -58,7 +58,7 @@ class FewRows(DataSourceStreamReader):
 
 
 class RowSource(DataSource):
-    """A source in Python, as ours is."""
+    """A source in Python, like acktree's."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,10 +1,10 @@
-"""Forks Spark's Python workers with their modules loaded already; named by ``spark.python.daemon.module``.
+"""Forks Spark's Python workers with their modules already loaded; named by ``spark.python.daemon.module``.
 
 Spark's own daemon loads nothing before it forks, so each worker imports, and loads machine code, for more
-than a CPU second of its own (``python benchmarks/native.py daemon --tasks 8``).
+than a CPU second (``python benchmarks/native.py daemon --tasks 8``).
 
 Invariant: at the fork there is no Kafka client, nor a thread that a fork breaks: none is started here, and
-those that numpy and Arrow start support a fork.
+the threads that numpy and Arrow start support a fork.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Column functions for transforms that bring several records together: whose trees the new row belongs to.
+"""Column functions for transforms that combine several records: they keep the trees of all of them.
 
 Invariant: no anchor is dropped; a row belongs to the tree of every record it was made from.
 """

@@ -1,9 +1,9 @@
-"""``writeStream.format("acktree")``: the rows of a plan that the user declares narrow, as tuples.
+"""``writeStream.format("acktree")``: writes the rows of a plan that the user declares narrow as tuples.
 
-Takes the place of ``foreachBatch`` and its stage, and needs no part of Spark's JVM, so it also works in
-Spark Connect. Whether the plan is narrow is seen by its tasks (``tasks/handoff.py``) and, once a batch has
+It replaces ``foreachBatch`` and its stage, and needs no part of Spark's JVM, so it also works in Spark
+Connect. Whether the plan is narrow is checked by its tasks (``tasks/handoff.py``) and, once a batch has
 ended, by the source (``driver/written_batches.py``).
-Invariant: a query starts only if every join in it is a broadcast join. Spark may run any other one as a
+Invariant: a query starts only if every join in it is a broadcast join. Spark may run any other join as a
 Cartesian product: it reads each record in several tasks, and the first ones look like those of a narrow plan.
 """
 
@@ -103,7 +103,7 @@ def target_of(topic: str) -> str:
 
 
 class RowWriter(DataSourceStreamWriter):
-    """Writes what one task is given, row by row."""
+    """Writes the rows of one task, one by one."""
 
     def __init__(self, options: SourceOptions, columns: list[str], schema: StructType) -> None:
         self._options, self._columns, self._schema = options, columns, schema
@@ -137,7 +137,7 @@ KIND: Any = RowWriter
 if hasattr(datasource, "DataSourceStreamArrowWriter"):
 
     class ArrowWriter(datasource.DataSourceStreamArrowWriter):
-        """Writes what one task is given, as Arrow batches."""
+        """Writes the rows of one task, as Arrow batches."""
 
         def __init__(self, options: SourceOptions, columns: list[str], _schema: StructType) -> None:
             self._options, self._columns = options, columns

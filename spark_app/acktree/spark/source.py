@@ -1,7 +1,7 @@
 """``format("acktree")``: a spout, or a bolt, as a Spark streaming source, and the sink of a narrow plan.
 
-Invariant: what Spark has logged is what is read; the driver-side state is in Kafka and in that log. Spark
-builds the reader in several processes, so nothing is opened before the first offset is asked for.
+Invariant: Spark's log alone decides what is read; the driver-side state is in Kafka and in that log. Spark
+builds the reader in several processes, so nothing is opened before the first offset is requested.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ FORMAT = "acktree"
 
 
 class AskedTooEarly(AcktreeError):
-    """Spark asked for an offset before it said what its checkpoint holds, and records would be skipped."""
+    """Spark requested an offset before it reported its checkpoint, and records would be skipped."""
 
 
 class ScannedTwice(AcktreeError):

@@ -1,15 +1,15 @@
-"""The stage: what leaves a Spark job, as tuples on Kafka topics and one init (spout) or ack (bolt) per root.
+"""The stage: writes the result of a Spark job as tuples, and one init (spout) or ack (bolt) per root.
 
 Invariant: tuples are in the log before the init of their root, and a root has one message, over all outputs.
 
 There are two ways to do this. The general one is correct for any plan (explode, union, join, several
 outputs): inputs and outputs are united and shuffled by root. If the plan is narrow, one task has read and
 written all rows of a root, so it sends the init itself: no shuffle, no second pass. Either way a record
-without output gets an init with value 0 and is done at once.
+without output gets an init with value 0 and is done immediately.
 
-A batch that is run again after a crash: the transaction of a narrow task either holds all of its output, and
-the task is skipped, or nothing. Elsewhere it is not known what was written, so the batch's roots are failed
-and replayed under new ids: no half-written tree waits for its timeout.
+When a batch runs again after a crash, the transaction of a narrow task either holds all of its output, and
+the task is skipped, or nothing. Otherwise it is unknown which tuples were written, so the batch's roots are
+failed and replayed under new ids: no half-written tree waits for its timeout.
 """
 
 import logging
@@ -70,11 +70,11 @@ class BadTransform(AcktreeError):
 
 
 class ShuffledBeforeStage(AcktreeError):
-    """Rows reached the stage through a shuffle, union or state: the records they come from are not known."""
+    """Rows reached the stage through a shuffle, union or state: their source records are unknown."""
 
 
 class Stage:
-    """Use with ``foreachBatch``: applies a transform to each batch and writes what comes out of it."""
+    """Use with ``foreachBatch``: applies a transform to each batch and writes its result."""
 
     def __init__(self, transform: Transform, options: Mapping[str, str]) -> None:
         """Read the topology; ``options`` are those given to the source, and come before the topology's.

@@ -1,4 +1,4 @@
-"""The compiled loops of Spark's tasks called once, so that no task waits for the compiler."""
+"""Calls the compiled loops of Spark's tasks once, so that no task waits for the compiler."""
 
 import numpy as np
 

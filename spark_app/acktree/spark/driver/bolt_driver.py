@@ -1,4 +1,4 @@
-"""The driver side of a bolt in Spark: plans batches over its topics and commits them when they are done.
+"""The driver of a bolt in Spark: plans batches over its topics and commits them when they are done.
 
 Invariant: an offset is committed for the bolt's group only after the batch that holds it has ended, with its
 tuples and acks in the log, and by the newest driver of the bolt. Offsets are committed again from time to
@@ -28,7 +28,7 @@ from acktree.spark.shared.options import SourceOptions
 
 
 class BoltDriver:
-    """All partitions that one bolt reads, for one streaming query."""
+    """Drives all partitions that one bolt reads, for one streaming query."""
 
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = world.monotonic_s) -> None:
         """Connect, describe the topics, and take the bolt over from an earlier driver.

@@ -1,4 +1,4 @@
-"""Checks what a source needs before Spark starts: its broker, topology, component and topics."""
+"""Checks the requirements of a source before Spark starts: its broker, topology, component and topics."""
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_admin

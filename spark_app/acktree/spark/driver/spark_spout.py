@@ -1,7 +1,7 @@
-"""The driver of a spout in Spark: as of any spout that reads topics, but its reports name Spark.
+"""Drives a spout in Spark: as any spout that reads topics, but its reports name Spark.
 
-Invariant: what stops in order says so, in its last report or in one of the application, because Spark kills
-the process of a driver without a word. A stage in Python that takes the spout over need not wait then.
+Invariant: an orderly stop shows in the driver's last report or in one of the application, because Spark kills
+the process of a driver without warning. A stage in Python that takes the spout over need not wait then.
 """
 
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Fencing of the tasks of an earlier driver: what they have left open holds back the readers of its topics.
+"""Fences the tasks of an earlier driver: their open transactions hold back the readers of its topics.
 
 All spouts share the topic of inits, so an open transaction of one holds the trees of all.
 """

@@ -1,10 +1,11 @@
-"""Resets: while a batch takes long, the stage's driver asks the acker for more time for its roots.
+"""Sends resets: while a batch takes long, the stage's driver asks the acker for more time for its roots.
 
 Invariant: nothing is sent after the batch, nor for a read task whose batch commit record says that it is
 written: its trees are then the ackers' and bolts' to finish. A lost reset costs at most a replay, so an error
 here is logged and ends nothing.
 
-What the batch reads is asked of Spark and, for a bolt, read once more from Kafka; only a slow batch does so.
+The roots of the batch come from Spark and, for a bolt, are read once more from Kafka; only a slow batch does
+so.
 """
 
 import logging

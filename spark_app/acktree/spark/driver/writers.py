@@ -1,10 +1,11 @@
-"""Which Python process of an executor writes.
+"""Chooses which Python process of an executor writes.
 
-Spark hands idle Python processes out first in, first out, whatever they did before. So two of them take turns
-at reading and writing, and each in turn fences the transactional producer that the other one keeps for the
-same share: a new producer a batch. Spark never mixes processes of other environment variables. Writers have a
-variable of their own, which says how many tasks the batch has: those of a large batch would else take turns
-at the small ones that follow it. Queries of one session with as many tasks do share them, and take turns.
+Spark reuses idle Python processes first in, first out, whatever they did before. So two of them take turns at
+reading and writing, and each in turn fences the transactional producer that the other one keeps for the same
+read task: a new producer a batch. Spark never mixes processes of different environment variables. Writers
+have an additional variable, the number of tasks of the batch: otherwise those of a large batch would take
+turns at the small ones that follow it. Queries of one session with as many tasks do share them, and take
+turns.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""The proof that a batch which Spark has ended was written, where its plan is declared narrow.
+"""Proves that a batch which Spark has ended was written, if its plan is declared narrow.
 
-A stage's driver sees what its tasks have written; ``writeStream.format("acktree")`` has no such driver, and
-Spark ends a batch also where its optimizer has found that nothing needs to be read, or where a plan reads
-some of the tasks only.
+A stage's driver sees which tasks have written; ``writeStream.format("acktree")`` has no such driver, and
+Spark ends a batch even if its optimizer has found that nothing needs to be read, or if a plan reads only some
+of the tasks.
 Invariant: no batch counts as written without the batch commit record of every task that had something to
-read, all of one batch; a record that is not there proves nothing, and stops the query.
+read, all of one batch; a missing record proves nothing, and stops the query.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotWritten(AcktreeError):
-    """Spark has ended a batch, and Kafka does not hold the proof that all that it reads was written."""
+    """Spark has ended a batch, and Kafka lacks the proof that everything it reads was written."""
 
 
 class WrittenBatches:

@@ -1,4 +1,4 @@
-"""aiokafka beside librdkafka: the same properties and the same errors.
+"""Translates librdkafka's properties and errors for aiokafka.
 
 Invariant: a property is translated with its exact meaning or not at all; then the reason names it, and
 librdkafka, which knows them all, does the work.

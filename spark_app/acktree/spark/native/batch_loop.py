@@ -1,4 +1,4 @@
-"""Compiled loops that lay rows out as Kafka's record batches, and say which partition a key belongs to.
+"""Compiled loops that lay rows out as Kafka's record batches, and compute the partition of a key.
 
 Invariant: the bytes are those of Kafka's message format v2, the partitions those of Java's producer.
 Addresses are read during a call only. Needs numba; holds no GIL.

@@ -1,7 +1,7 @@
 """A transactional producer of encoded batches: aiokafka on an event loop, called from a Spark task's thread.
 
 Invariant: batches leave in the order they are given, one call's at a time: while these are sent the caller
-prepares the next ones, and no more memory is taken. It knows no records, and retries no transaction.
+prepares the next ones, and no more memory is taken. It does not see records, and retries no transaction.
 """
 
 import asyncio

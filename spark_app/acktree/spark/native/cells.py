@@ -1,4 +1,4 @@
-"""Where the cells of a column are in memory, for compiled loops that copy them."""
+"""Locates the cells of a column in memory, for compiled loops that copy them."""
 
 import ctypes
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _NOTHING = ctypes.create_string_buffer(1)
 
 
 class Cells(NamedTuple):
-    """A column as (2, n) addresses and sizes, -1 for null, and what holds the memory they point to."""
+    """A column as (2, n) addresses and sizes, -1 for null, and the owner of the memory they point to."""
 
     places: NDArray[np.int64]
     kept: Any

@@ -1,12 +1,12 @@
-"""The records of one partition as columns, with no Python object per record.
+"""Reads the records of one partition as columns, with no Python object per record.
 
 confluent-kafka makes an object per record, and a call for each of its fields. Here a compiled loop looks into
-the messages that librdkafka's public API hands out, and copies them into columns. They come from a queue of
-the partition's own: the consumer's, to which log lines and errors of the client go, stays with the Consumer,
-whose callbacks may only be called from its own methods.
+the messages that librdkafka's public API hands out, and copies them into columns. They come from the
+partition's queue: the consumer's queue, to which log lines and errors of the client go, stays with the
+Consumer, whose callbacks may only be called from its methods.
 
-Invariant: rows have the order, bytes and offsets that ``Consumer.consume`` gives them; no row is lost: what
-was taken is returned. Every message is destroyed.
+Invariant: rows have the order, bytes and offsets that ``Consumer.consume`` gives them; no row is lost: every
+row taken is returned. Every message is destroyed.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _HEADER_NAME, _PARENT_NAME, _STATE_NAME = (
 
 
 class BytesColumn(NamedTuple):
-    """A column: row n is ``data[bounds[n]:bounds[n + 1]]``, null where ``is_there`` is given and false."""
+    """A column: row n is ``data[bounds[n]:bounds[n + 1]]``, null if ``is_there`` is given and false."""
 
     bounds: NDArray[np.int64]
     data: NDArray[np.uint8]
@@ -59,7 +59,7 @@ class FetchedColumns(NamedTuple):
 
 
 class ColumnsIn:
-    """Takes what a consumer fetches of one partition; the partition is assigned with the consumer."""
+    """Takes the records that a consumer fetches of one partition; assign it with the consumer."""
 
     def __init__(self, consumer: Consumer, topic: str, partition: int) -> None:
         """Separate the partition's queue from the consumer's, permanently.

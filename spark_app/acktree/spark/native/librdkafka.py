@@ -1,7 +1,7 @@
-"""The librdkafka inside confluent-kafka, and the librdkafka handle inside a client, for compiled loops.
+"""Finds the librdkafka inside confluent-kafka, and its handle inside a client, for compiled loops.
 
-The client stays in charge of everything else (security, transactions, assignment, close), which a handle of
-our own would have to repeat. The handle's position in the object is not public. So the memory at that address
+The client stays in charge of everything else (security, transactions, assignment, close), which a separate
+handle would have to repeat. The handle's position in the object is not public. So the memory at that address
 is first read through the kernel, which reports an error where a process would crash, and then librdkafka must
 name the same object as the handle's opaque. If a check fails, confluent-kafka moves the records one by one.
 """

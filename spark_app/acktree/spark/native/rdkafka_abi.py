@@ -1,4 +1,4 @@
-"""64-bit words at an address, for compiled loops that read librdkafka's structures."""
+"""Reads 64-bit words at an address, for compiled loops that read librdkafka's structures."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""Columns of records as Kafka's record batches, for a producer that takes whole batches: aiokafka.
+"""Encodes columns of records as Kafka's record batches, for a producer that takes whole batches: aiokafka.
 
 librdkafka takes records one by one: it allocates a message, and three pieces a header, and frees them again,
 five times the work of laying a record out. A batch here is laid out by a compiled loop, in one piece.
 
-Invariant: a batch holds the rows of one partition in their order; its bytes change no more once it was sent.
+Invariant: a batch holds the rows of one partition in their order; its bytes do not change once it was sent.
 """
 
 import struct
@@ -37,9 +37,9 @@ _UNKNOWN_LEADER_EPOCH = -1
 
 
 class EncodedBatch(BatchBuilder):  # type: ignore[misc]
-    """What ``AIOKafkaProducer.send_batch`` takes in place of a batch it has built: records laid out already.
+    """A batch of encoded records, in place of one that ``AIOKafkaProducer.send_batch`` has built.
 
-    aiokafka tells it who sends, and as of which sequence number, before it asks for the bytes.
+    aiokafka sets the producer and the sequence number before it requests the bytes.
     """
 
     def __init__(self, memory: NDArray[np.uint8], count: int) -> None:

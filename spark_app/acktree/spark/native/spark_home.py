@@ -1,12 +1,12 @@
-"""A home for Spark without its zip files of Python.
+"""Makes a home for Spark without its zip files of Python.
 
-Spark puts the zip files of its home first on the path of every Python process. Out of a zip file Python keeps
-no bytecode: each process would compile PySpark anew, some three CPU seconds of a start in all
-(``python benchmarks/native.py home``).
-Where PySpark was installed from PyPI, the same files stand beside the zip files, and are found without them.
+Spark puts the zip files of its home first on the path of every Python process. Python keeps no bytecode for
+modules in a zip file: each process would compile PySpark again, some three CPU seconds of a start in all
+(``python benchmarks/native.py home``). If PySpark was installed from PyPI, the same files are beside the zip
+files, and are found without them.
 
 Invariant: one PySpark has one home, so that the JVM's class path is the same at each start, as an archive of
-its classes needs it (``class_archive.py``). Only where no folder can be kept, a home is this process's alone.
+its classes needs it (``class_archive.py``). Only if no folder can be kept, a process has a separate home.
 """
 
 import hashlib

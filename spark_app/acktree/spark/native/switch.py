@@ -1,7 +1,7 @@
-"""Whether private parts of other libraries may be used here: the one place that decides it.
+"""Decides whether private parts of other libraries may be used: the one place that does.
 
-Invariant: every native part has another way that gives the same results; it is taken wherever ``why_off``
-has a reason, or the part itself raises NativeOff.
+Invariant: every native part has a fallback with the same results; it is used if ``why_off`` returns a reason,
+or the part itself raises NativeOff.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The trigger ``available-now`` on a Spark that cannot run a source in Python to its end (4.0 and 4.1).
+"""Runs the trigger ``available-now`` on a Spark that cannot run a source in Python to its end (4.0 and 4.1).
 
-There the source itself, by its option ``availableNow``, returns batches until all that was there at its first
-one is done, and then no more; a thread here sees that and stops the query.
+There the source itself, by its option ``availableNow``, returns batches until everything that was there at
+its first one is done, and then none; a thread here sees that and stops the query.
 """
 
 from contextlib import suppress

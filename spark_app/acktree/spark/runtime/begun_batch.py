@@ -1,8 +1,8 @@
-"""The batch that Spark has begun last, for a Spark that does not say what it has logged: 4.0 and 4.1.
+"""Tracks the batch that Spark has begun last, for a Spark that does not say what it has logged: 4.0 and 4.1.
 
 Spark asks for the tasks of a batch, ``partitions(start, end)``, only once ``end`` is logged, and for another
-offset only once that batch has ended. A query with a checkpoint begins with ``partitions(end, end)`` of what
-is logged last; if that batch has not ended, Spark runs it again before it asks for an offset.
+offset only once that batch has ended. A query with a checkpoint begins with ``partitions(end, end)`` of the
+last logged offset; if that batch has not ended, Spark runs it again before it asks for an offset.
 
 Invariant: only a batch whose partitions were asked for counts as logged. A returned offset proves nothing:
 with the trigger ``availableNow`` Spark 4.0 and 4.1 ask for offsets that they report and never run, and for
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class BegunBatch:
-    """What a reader has seen of Spark's calls; batches are the JSON of their end offsets."""
+    """Tracks Spark's calls of a reader; batches are the JSON of their end offsets."""
 
     def __init__(self) -> None:
         self.end: Json | None = None

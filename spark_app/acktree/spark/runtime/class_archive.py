@@ -1,4 +1,4 @@
-"""An archive of the classes that Spark loads at its start: the JVM maps it instead of reading its jars.
+"""Keeps an archive of the classes that Spark loads at its start: the JVM maps it instead of reading its jars.
 
 It saves a quarter of the CPU seconds until the first record (``python benchmarks/spark_rates.py --start``).
 The JVM itself checks that an archive fits it and the jars, and starts without one that does not (JEP 350,
@@ -26,7 +26,7 @@ MAKE_TIMEOUT_S = 300.0
 
 
 class NoArchive(AcktreeError):
-    """The archive could not be made; Spark starts without."""
+    """The archive could not be made; Spark starts without it."""
 
 
 def archive_path() -> Path:

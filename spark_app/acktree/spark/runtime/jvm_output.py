@@ -1,9 +1,9 @@
-"""What Spark's JVM, and the Python workers below it, print on stderr: passed on without the chatter.
+"""Passes on what Spark's JVM, and the Python workers below it, print on stderr, without the chatter.
 
 Invariant: a line is dropped if it is one of CHATTER, which every start prints, or if a stop is under way:
-what is cut off then is replayed. Every other line is passed on. Where ``spark-submit`` has started the JVM,
-its output is not ours. Private parts of Spark used: the gateway that a context finds, and the server that
-takes the updates of accumulators.
+records cut off then are replayed. Every other line is passed on. If ``spark-submit`` has started the JVM, its
+output cannot be filtered here. Private parts of Spark used: the gateway that a context finds, and the server
+that takes the updates of accumulators.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""What a Spark plan does to the rows of one record: does it keep them in the task that read it?
+"""Decides whether a Spark plan is narrow: whether it keeps the rows of a record in the task that read it.
 
-Invariant: only a plan made of operators known to be narrow, each with one input, counts as narrow; any other,
-and any operator not known here, does not.
+Invariant: only a plan made of operators known to be narrow, each with one input, counts as narrow; any other
+plan, and any operator not known here, does not.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Errors of a batch, cut short for the JVM.
+"""Cuts the errors of a batch short for the JVM.
 
 Invariant: no text of more than MAX_CHARS goes from a batch's function to the JVM. Spark searches it for an
 interrupted call with a pattern that uses Java stack for each character: a long text ends in a

@@ -1,7 +1,7 @@
-"""What the versions of Spark that acktree runs on, 4.0 to below 5, do not have in common.
+"""Handles the differences between the versions of Spark that acktree runs on, 4.0 to below 5.
 
-Invariant: no other file asks which version runs. As of 4.2 Spark tells a source where a batch starts, how
-much it may hold, and when to read only what is there (admission control). Before, it calls ``latestOffset()``
+Invariant: no other file checks the version. As of 4.2 Spark passes to a source where a batch starts, how much
+it may hold, and whether to read only what is there (admission control). Before, it calls ``latestOffset()``
 without arguments; ``runtime/begun_batch.py`` and ``runtime/available_now.py`` make up for that.
 """
 
@@ -17,7 +17,7 @@ FIRST_WITH_ADMISSION_CONTROL = (4, 2)
 
 
 class UnsupportedSpark(AcktreeError):
-    """The PySpark that is installed has no data sources in Python, or is too new to be known."""
+    """The installed PySpark has no data sources in Python, or is too new to be known."""
 
 
 def version_of(text: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""The Spark task that runs in this Python process, and its executor's folder.
+"""Finds the Spark task that runs in this Python process, and its executor's folder.
 
-Invariant: simulated processes, of which many share one Python process, each have a task of their own; nothing
-else here asks Spark which task runs.
+Invariant: simulated processes, many of which share one Python process, each have their own task; no other
+file asks Spark which task runs.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ SIMULATED_TASK = "acktree.spark.task"
 
 
 class Task(Protocol):
-    """As much of Spark's TaskContext as tasks use."""
+    """The part of Spark's TaskContext that tasks use."""
 
     def attemptNumber(self) -> int: ...
     def getLocalProperty(self, key: str) -> str | None: ...

@@ -1,8 +1,8 @@
-"""How often the tasks of one job ran: a task that wrote outside of a transaction must have run once.
+"""Counts how often the tasks of one job ran: a task that wrote outside a transaction must have run once.
 
 Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
-were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. What did not end
-shows by the number of its attempt, or by its stage's: where a task cannot fetch what it reads, Spark runs the
+were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. A run that did not
+end shows by the number of its attempt, or by its stage's: if a task cannot fetch its input, Spark runs the
 stage again and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
 counts as run again.
 """

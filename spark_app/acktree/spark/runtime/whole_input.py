@@ -1,6 +1,6 @@
-"""Has this task been given all of its rows? The proof that neither pyarrow nor PySpark gives a function.
+"""Proves that this task was given all of its rows, which neither pyarrow nor PySpark shows to a function.
 
-Where something above a Python worker fails, or its task is killed, Spark closes the worker's socket. Between
+If something above a Python worker fails, or its task is killed, Spark closes the worker's socket. Between
 two messages that looks to pyarrow like the normal end of a stream, so a function sees its rows end and cannot
 tell half an input from all of it. A whole input is followed by a word of Spark's protocol, END_OF_STREAM,
 which Spark writes only after everything above has ended well; PySpark reads it after the function has

@@ -1,9 +1,10 @@
-"""Batch commit records: what a stage has written of the running batch, as offsets of a group of its own.
+"""Batch commit records: name what a stage has written of the running batch, as offsets of its own group.
 
 Invariant: a batch commit record names one read task of one batch of one query, or one batch as a whole; a
-task's is committed in the transaction that holds all the task wrote. Only the running batch is ever run
-again, so a partition keeps its newest record only. Whoever finds a record commits it again: Kafka expires the
-offsets of a group without members, and a batch that fails at every start is run again for as long as it does.
+task's record is committed in the transaction that holds everything the task wrote. Only the running batch is
+ever run again, so a partition keeps its newest record only. A process that finds a record commits it again:
+Kafka expires the offsets of a group without members, and a batch that fails at every start is run again for
+as long as it does.
 """
 
 import zlib
@@ -25,7 +26,7 @@ RETRY_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BatchName:
-    """Which batch of which query; ``query`` outlives restarts and is another one for a new checkpoint."""
+    """The name of a batch and its query; ``query`` outlives restarts and differs for a new checkpoint."""
 
     query: str
     number: int
@@ -33,7 +34,7 @@ class BatchName:
 
 @dataclass(frozen=True, slots=True)
 class ReadTaskName:
-    """What one reading task reads: the partition that no other task begins with, and a digest of it all.
+    """The name of a read task: the partition that no other task begins with, and a digest of all it reads.
 
     ``claim`` is that of the driver that planned it, "" for a spout's.
     """

@@ -4,7 +4,7 @@ Two drivers would ack each tuple twice, and no tree would ever be done. The clai
 the metadata of an offset of the bolt's stage group. A driver writes it with a transactional producer, so a
 new driver fences the one before; then it fences the tasks of the one before.
 Invariant: a task commits acks only if it has found its driver's claim after its own transactional id was
-fenced last. A claim that is not there proves nothing, and is refused.
+fenced last. A missing claim proves nothing, and is refused.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The partitions of the topics that a bolt reads, as the cluster has them.
+"""Numbers the partitions of the topics that a bolt reads.
 
 Invariant: a partition keeps its number while its topics stay the same.
 """

@@ -1,7 +1,7 @@
 """Options of the source and the stage, named as Spark's Kafka source names them.
 
 Invariant: an unknown option is an error that lists the known ones; nothing is ignored. An option given at the
-start comes before the topology's.
+start takes precedence over the topology's.
 """
 
 from collections.abc import Mapping

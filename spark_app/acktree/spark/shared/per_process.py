@@ -1,6 +1,6 @@
-"""What a Python process of Spark keeps for its later tasks: clients, loops, what was read.
+"""Keeps values of a Python process of Spark for its later tasks: clients, loops, records read.
 
-Invariant: a process gets only what it made itself. A fork takes no threads along, so a client that it
+Invariant: a process gets only values that it made itself. A fork takes no threads along, so a client that it
 inherits never answers, and would wait forever when it is closed or freed.
 """
 
@@ -13,7 +13,7 @@ Kept = TypeVar("Kept")
 
 
 class PerProcess(Generic[Kept]):
-    """Values by what they are for, such as an address, a topic and settings; the oldest first."""
+    """Keeps values by their purpose, such as an address, a topic and settings; the oldest first."""
 
     def get(self, make: Callable[[], Kept], *purpose: Any) -> Kept:
         """Return what is kept for a purpose, or make it."""

@@ -1,4 +1,4 @@
-"""Binary columns of Arrow whose cells are records of one size, as arrays of numpy, and back."""
+"""Converts binary columns of Arrow, whose cells are records of one size, to numpy arrays and back."""
 
 from typing import Any
 

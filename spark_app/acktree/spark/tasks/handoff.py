@@ -1,14 +1,14 @@
-"""The hand-off from a read task to the stage in the same Spark task: what it reads, and its rows' anchors.
+"""The hand-off from a read task to the stage in the same Spark task: its name, and the anchors of its rows.
 
 Both run in one task attempt, in two Python processes of one executor, so the hand-off is a file named by the
-attempt in the executor's folder.
-It is wanted where the stage has said so to the job's tasks, or where the source's options say that its plan
-is narrow (``declared_by``, the source's group), for ``writeStream.format("acktree")``.
+attempt in the executor's folder. It is written if the stage has asked the job's tasks for it, or if the
+source's options say that its plan is narrow (``declared_by``, the source's group), for
+``writeStream.format("acktree")``.
 
-Invariant: the file is written only in a job whose tasks remove it, so none stays behind. What is left of a
-killed task, or of a refused plan, is removed by the first task of the query's next batch on that executor: a
-query runs one batch at a time. A complete file ends with ``_END``: one without it is of a reader that did not
-reach its end. A file holds what one reader has read: a second one in the same attempt is refused.
+Invariant: the file is written only in a job whose tasks remove it, so none stays behind. The file of a killed
+task, or of a refused plan, is removed by the first task of the query's next batch on that executor: a query
+runs one batch at a time. A complete file ends with ``_END``: without it, its reader did not reach its end. A
+file is about one reader: a second one in the same attempt is refused.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A producer per executor process, kept over tasks where Spark re-uses the process.
+"""Keeps a producer per executor process, over tasks if Spark reuses the process.
 
 Invariant: ``flush_and_commit`` returns only when everything sent is in the broker's log; else the task fails.
 """
@@ -18,7 +18,7 @@ BATCH_BYTES = 262_144
 
 
 class TaskOutput(Protocol):
-    """What a task writes to."""
+    """The interface that a task writes to."""
 
     @property
     def edges(self) -> EdgeSource:

@@ -1,8 +1,8 @@
-"""The trace contexts of what a task reads, for the stage in the same Spark task: a file beside the hand-off.
+"""Hands the trace contexts of a read task to the stage in the same Spark task: a file beside the hand-off.
 
-There is one only where a record has a trace context. An entry is keyed by its row's first anchor, which a
+The file exists only if a record has a trace context. An entry is keyed by its row's first anchor, which a
 transform keeps; entries are in the file before their rows leave the reader.
-Invariant: a trace never decides what is written: what is not found here has no trace.
+Invariant: a trace never decides what is written: a row that is not found here has no trace.
 """
 
 import struct
@@ -26,7 +26,7 @@ _ROOT = slice(2, 10)
 
 
 class HandedTrace(NamedTuple):
-    """What the tuples made of a row carry: ``parent``, and the state of the record's own ``context``."""
+    """The trace that a row's tuples carry: ``parent``, and the state of the record's own ``context``."""
 
     context: TraceContext
     parent: bytes

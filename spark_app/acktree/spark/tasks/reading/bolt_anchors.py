@@ -1,6 +1,6 @@
-"""The anchors of the tuples that a bolt in Spark reads, as they go into the column ``anchors``.
+"""Reads the anchors of the tuples that a bolt in Spark reads, for the column ``anchors``.
 
-Invariant: a tuple is tracked only where this bolt was a reader in the version the tuple was emitted in; a
+Invariant: a tuple is tracked only if this bolt was a reader in the version the tuple was emitted in; a
 broken header is logged with its coordinates, and its tuple is untracked.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger("acktree.spark")
 
 
 class BoltAnchors:
-    """Checks headers against the registry, which is read again when a version is not known yet."""
+    """Checks headers against the registry, which is read again for an unknown version."""
 
     def __init__(self, bootstrap: str, topology: str, bolt: str, user: Settings) -> None:
         self._place = (bootstrap, topology, user)

@@ -1,7 +1,7 @@
-"""How a read task fetches the records of partitions: as columns, or one by one where that is impossible.
+"""Fetches the records of partitions for a read task: as columns, or one by one where that is impossible.
 
-Invariant: both ways give the same rows. One consumer is kept over tasks where Spark re-uses the Python
-process, with its position: a range that continues where the last one ended needs no new assignment.
+Invariant: both ways give the same rows. One consumer is kept over tasks if Spark reuses the Python process,
+with its position: a range that continues where the last one ended needs no new assignment.
 """
 
 import logging
@@ -47,7 +47,7 @@ class RecordOutOfQueue(AcktreeError):
 class Fetched(NamedTuple):
     """Records in the order of their offsets, and the errors that came with them, each with its offset.
 
-    ``own`` holds acktree's headers, ``headers`` all of them; None where they were not asked for. ``traces``
+    ``own`` holds acktree's headers, ``headers`` all of them; None if they were not requested. ``traces``
     are the trace contexts of the records that have one, by offset.
     """
 
@@ -84,9 +84,9 @@ class Fetched(NamedTuple):
 
 
 class Fetching:
-    """A consumer of some partitions at a time, and the way their records are taken.
+    """Fetches from some partitions at a time, with one consumer.
 
-    ``position`` is where the only partition that is assigned continues; None: what is assigned is of no use.
+    ``position`` is where the only assigned partition continues; None: the assignment is of no use.
     """
 
     def __init__(self, options: SourceOptions) -> None:

@@ -1,7 +1,7 @@
-"""A range of one partition, and its records: read to the end of the range, by one consumer for many ranges.
+"""Reads the records of a range of one partition up to its end, by one consumer for many ranges.
 
-Invariant: a range ends only when its records have been read up to its end; offsets that are not there
-(compaction, transaction markers) are proven absent by reading past them.
+Invariant: a range ends only when its records have been read up to its end; missing offsets (compaction,
+transaction markers) are proven absent by reading past them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,9 +36,9 @@ class ReadStalled(AcktreeError):
 class ReadRange:
     """Offsets [start, end) of one partition, all of them or only ``only``.
 
-    ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
-    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``. ``result_topic`` is
-    where a spout's ledger reads of absent offsets.
+    ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not if tracking is
+    off. Offsets share roots by blocks, cut at start and at multiples of ``block``. ``result_topic`` is where
+    a spout's ledger reads of absent offsets.
     """
 
     options: SourceOptions

@@ -1,7 +1,7 @@
-"""The executor side of the source: read exactly the offsets a batch names, as Arrow batches.
+"""The executor side of the source: reads exactly the offsets a batch names, as Arrow batches.
 
-Invariant: a task ends only when it has read up to the end of its range; offsets that are not there
-(compaction, transaction markers) are proven absent by reading past them, and reported to the ledger.
+Invariant: a task ends only when it has read up to the end of its range; missing offsets (compaction,
+transaction markers) are proven absent by reading past them, and reported to the ledger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,11 +40,11 @@ HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """What one task reads, blocks as a whole; the partition it begins with is no other task's.
+    """The ranges that one task reads, blocks as a whole; no other task begins with the same partition.
 
-    Where the plan is declared narrow, ``declared_by`` is the group that reads, and ``number`` that of the
-    only task of Spark which may read this; without ranges there is nothing to read. ``claim`` is that of a
-    bolt's driver.
+    If the plan is declared narrow, ``declared_by`` is the group that reads, and ``number`` that of the only
+    task of Spark which may read this; without ranges there is nothing to read. ``claim`` is that of a bolt's
+    driver.
     """
 
     ranges: tuple[ReadRange, ...]

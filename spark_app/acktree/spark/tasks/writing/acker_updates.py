@@ -1,5 +1,4 @@
-"""What a stage sends to the acker for its roots: an init or an ack for each, and a fail for those rejected;
-before that, resets of their timeout.
+"""Sends a stage's updates of its roots to the acker: resets, an init or an ack for each, a fail if rejected.
 
 Invariant: a root that failed can never fold to zero: its init holds a random edge that nobody acks, or its
 ack is withheld. So a late fail still decides. A root sent without a fail is complete: if it fails later,

@@ -1,7 +1,7 @@
-"""Headers and values of outgoing tuples: a fresh edge per tuple and root, folded per root.
+"""Makes the headers and values of outgoing tuples: a fresh edge per tuple and root, folded per root.
 
-Invariant: what a header says and what is folded are the same edges. Randomness comes from the EdgeSource
-given; nothing here knows Kafka.
+Invariant: the edges in the headers are the edges that are folded. Randomness comes from the EdgeSource given;
+nothing here knows Kafka.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class BadColumn(AcktreeError):
 
 
 class RootFailure(NamedTuple):
-    """Why a root failed; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
+    """The failure of a root; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
 
     reason: str
     retry_after_ms: int = BACK_OFF
@@ -51,7 +51,7 @@ class RootFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RootUpdates:
-    """What rows add to roots of one version: values to fold, (n,) of ENTRY, and why roots failed.
+    """The updates that rows add to roots of one version: values to fold, (n,) of ENTRY, and failures.
 
     A root may come several times.
     """

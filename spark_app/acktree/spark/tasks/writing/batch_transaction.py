@@ -1,7 +1,7 @@
-"""The transaction of a Spark task, written in whole record batches.
+"""Writes the transaction of a Spark task in whole record batches.
 
-Invariant: a commit is asked for only after the broker has taken every batch, and a transaction is not used
-again after any error. How batches are sent is the producer's matter.
+Invariant: a commit is requested only after the broker has taken every batch, and a transaction is not used
+again after any error. The producer decides how batches are sent.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ Single = tuple[Payload, Payload, Pairs]
 
 
 class BatchTransaction:
-    """What one task after another writes to; see ``Transaction``."""
+    """The output of one task after another; see ``Transaction``."""
 
     growth_timeout_s = 30.0
     """How long a partition that the topology promises is looked for."""

@@ -1,6 +1,6 @@
-"""The executor side of ``writeStream.format("acktree")``: one transaction per task of a plan declared narrow.
+"""The executor side of ``writeStream.format("acktree")``: one transaction per task of a declared plan.
 
-The task finds out for itself what a stage's driver tells its tasks: the batch, from Spark's own properties;
+The task finds out for itself what a stage's driver passes to its tasks: the batch, from Spark's properties;
 the topology's version, from Kafka, once per task; the limits of its topic, once per process.
 Invariant: nothing is written by a task whose hand-off does not show that it has read its rows itself.
 """
@@ -20,11 +20,11 @@ from acktree.wire.errors import AcktreeError
 
 
 class BadTarget(AcktreeError):
-    """The topology does not say where the rows of ``writeStream.format("acktree")`` go, or says otherwise."""
+    """The topology names no single topic for ``writeStream.format("acktree")``, or not the given one."""
 
 
 class NotInAQuery(AcktreeError):
-    """Spark does not tell a task which batch of which query it belongs to."""
+    """Spark does not show to a task which batch of which query it belongs to."""
 
 
 class RowsOfNothing(AcktreeError):

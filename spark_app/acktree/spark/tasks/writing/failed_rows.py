@@ -1,7 +1,7 @@
-"""Rows with a reason in the column ``fail``: why their roots fail, and when they are tried again, if ever.
+"""Reads rows with a reason in the column ``fail``: why their roots fail, and when they are retried, if ever.
 
-Invariant: what the columns ``retry`` and ``retry_after_s`` may say is what a worker's ``collector.fail`` may
-say. A row that says anything else fails plainly, with the mistake in its reason, and fails no other row.
+Invariant: the columns ``retry`` and ``retry_after_s`` accept the same values as a worker's
+``collector.fail``. A row with any other value fails with the mistake in its reason, and fails no other row.
 """
 
 import logging

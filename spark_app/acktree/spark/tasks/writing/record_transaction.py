@@ -1,4 +1,4 @@
-"""The transaction of a Spark task by librdkafka, record by record: it supports every setting."""
+"""Writes the transaction of a Spark task by librdkafka, record by record: it supports every setting."""
 
 import logging
 from contextlib import suppress
@@ -61,7 +61,7 @@ class Transaction(TaskOutput, Protocol):
 
 
 class RecordTransaction(TaskProducer):
-    """See Transaction."""
+    """A transaction that librdkafka writes; see Transaction."""
 
     def __init__(self, bootstrap: str, user: Settings, transactional_id: str) -> None:
         """Fence and abort whoever used the id before.

@@ -1,6 +1,6 @@
-"""The columns that tuples are written from.
+"""Selects the columns that tuples are written from.
 
-Invariant: what a stage and a writer take from their rows, and refuse, is the same, in the same words.
+Invariant: a stage and a writer accept and refuse the same rows, with the same messages.
 """
 
 from collections.abc import Sequence

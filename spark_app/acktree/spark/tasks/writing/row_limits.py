@@ -1,8 +1,8 @@
-"""The limits of a stage's topics: a row that its topic can never accept fails its own records, no others.
+"""Enforces the limits of a stage's topics: a row that a topic can never accept fails its own records only.
 
 Invariant: no client and no broker refuses a row that passes here, neither for its size nor for a missing key,
-and no batch is larger than the smallest limit: a broker refuses a batch as a whole. Limits are asked for once
-per stage; one that is lowered later is found by the broker, and ends the query.
+and no batch is larger than the smallest limit: a broker refuses a batch as a whole. Limits are read once per
+stage; if one is lowered later, the broker enforces it, and the query ends.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ OWN_HEADER_BYTES = len(HEADER) + 16
 
 @dataclass(frozen=True, slots=True)
 class RowLimit:
-    """The largest payload (key, value, headers) in bytes that a topic takes, and whether it needs a key."""
+    """The largest payload (key, value, headers) in bytes that a topic accepts, and whether it needs a key."""
 
     topic: str
     payload_bytes: int

@@ -1,9 +1,9 @@
-"""The trace contexts of source records whose rows were shuffled: read again from the source.
+"""Reads again the trace contexts of source records whose rows were shuffled.
 
 A spout's read task marks the anchors of records that have a trace context, and a root says where its record
 is. So only such records are read twice, and only after a shuffle: elsewhere they are handed over.
-Invariant: a trace never decides what is written: what cannot be read in time goes without, and a log line
-says so.
+Invariant: a trace never decides what is written: a record that cannot be read in time goes without, and a log
+line says so.
 """
 
 import logging

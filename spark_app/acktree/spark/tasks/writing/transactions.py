@@ -1,6 +1,6 @@
-"""One transaction per Spark task: its tuples, its inits or acks, and its batch commit record.
+"""Writes one transaction per Spark task: its tuples, its inits or acks, and its batch commit record.
 
-Invariant: what a read task emits is written once for read_committed readers, however often the task runs. The
+Invariant: a read task's output is written once for read_committed readers, however often the task runs. The
 transactional id belongs to the first partition it reads, so a later attempt fences the earlier one; only then
 is the batch commit record read, so no attempt can commit after that check.
 """

@@ -1,4 +1,4 @@
-"""The executor side of the stage: write tuples, then one init (or ack) per root.
+"""The executor side of the stage: writes tuples, then one init (or ack) per root.
 
 Invariant: a task ends only when everything it produced is in the broker's log; a failed delivery fails the
 task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch. No
@@ -60,9 +60,9 @@ class NotNarrow(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What the tasks of one batch need to know; ``version`` is the emission's, ``bolt`` "" for a spout.
+    """The plan of a batch that its tasks need; ``version`` is the emission's, ``bolt`` "" for a spout.
 
-    ``declared_by`` is the group whose source says that the plan is narrow, "" where a stage looks for itself.
+    ``declared_by`` is the group whose source says that the plan is narrow, "" if a stage checks it.
     """
 
     bootstrap: str
