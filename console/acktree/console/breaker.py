@@ -1,6 +1,7 @@
-"""Close breakers of spouts by hand: a plan that changes nothing, and the records that carry it out.
+"""Closes breakers of spouts by hand: a plan that changes nothing, and the records that carry it out.
 
-Invariant: a breaker that is closed by hand opens again if failures go on; nothing is given up by closing it.
+Invariant: a breaker that is closed by hand opens again if failures continue; nothing is given up by closing
+it.
 """
 
 from collections.abc import Mapping
@@ -19,12 +20,12 @@ from acktree.wire.errors import AcktreeError
 
 
 class NoBreaker(AcktreeError):
-    """No spout that was named has a breaker."""
+    """None of the named spouts has a breaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosePlan:
-    """Which spouts' breakers are to close, and what their processes report of them."""
+    """The breakers to close by spout, and what their processes report of them."""
 
     topology: str
     spouts: Mapping[str, BreakerStatus]

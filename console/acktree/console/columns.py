@@ -1,4 +1,4 @@
-"""Text for a terminal: rows in columns, as Kafka's own tools print them; figures; text that others wrote.
+"""Formats text for a terminal: rows in columns, as Kafka's own tools print them; figures; untrusted text.
 
 Invariant: no control character that came out of a topic reaches the terminal.
 """

@@ -1,8 +1,9 @@
-"""A dead letter whose value is corrected: a new record of the source topic, and the dead letter closed.
+"""Corrects the value of a dead letter: writes a new record to the source topic, and closes the dead letter.
 
-Invariant: the new record and what closes the dead letter are one transaction, and two who correct one dead
-letter at once are serialized by a transactional producer that reads what is closed after fencing the other.
-So a dead letter is replaced at most once, and whatever dies leaves it open or replaced, nothing between.
+Invariant: the new record and the closing of the dead letter are one transaction, and two corrections of one
+dead letter at the same time are serialized by a transactional producer that reads what is closed after
+fencing the other. So a dead letter is replaced at most once, and after any crash it is either open or
+replaced, nothing between.
 """
 
 from contextlib import suppress
@@ -36,12 +37,12 @@ SHOWN_BYTES = 500
 
 
 class NotCorrectable(AcktreeError):
-    """A dead letter is closed, names no source record that a spout reads, or its value is the old one."""
+    """A dead letter is closed, names no source record that a spout reads, or its value is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A new value for the source record of a dead letter; ``record`` is what holds its content."""
+    """A new value for the source record of a dead letter; ``record`` is the record with its content."""
 
     letter: DeadLetter
     record: Message

@@ -1,4 +1,4 @@
-"""The plan that replays dead letters: which source records are emitted again, and what cannot be.
+"""Plans the replay of dead letters: which source records are emitted again, and which cannot be.
 
 Invariant: every dead letter is either replayed or refused by name with the reason; none is skipped silently.
 """
@@ -35,7 +35,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPlan:
-    """The replay of some dead letters; several of one record are one replay."""
+    """The replay of some dead letters; several of one record share one replay."""
 
     replay: ReplayPlan
     wanted: tuple[Wanted, ...]

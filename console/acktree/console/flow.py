@@ -1,7 +1,7 @@
-"""Pause, drain and resume spouts: a plan that changes nothing, the records that carry it out, their effect.
+"""Pauses, drains and resumes spouts: a plan that changes nothing, the records that carry it out.
 
-Invariant: a spout counts as drained only by its processes' own word: each of its tasks reports, under the
-record that was written or a later one, that nothing is pending. What nobody reports proves nothing.
+Invariant: a spout counts as drained only if each of its tasks reports, under the record that was written or a
+later one, that nothing is pending. A missing report proves nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ def no_such_spout(published: Published, spout: str) -> NoSuchSpout:
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """What ``execute_flow`` would write: by spout, what it does now; and what all shall do."""
+    """The records that ``execute_flow`` would write: the present flow by spout, and the new one of all."""
 
     topology: str
     flow: Flow
@@ -94,7 +94,7 @@ def execute_flow(bootstrap: str, plan: FlowPlan, published: Published, user: Set
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """How far a spout is: its tasks, those that obey, and how many records these have pending."""
+    """The progress of a drain: a spout's tasks, those that have applied it, and their pending records."""
 
     spout: str
     tasks: int

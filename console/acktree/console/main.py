@@ -32,7 +32,7 @@ UNUSABLE = (
 
 
 class Command(NamedTuple):
-    """Where a command is (`module:attribute`), its line in --help, and the extra that it needs installed."""
+    """The place of a command (`module:attribute`), its line in --help, and the extra that it needs."""
 
     target: str
     summary: str

@@ -1,6 +1,6 @@
-"""Writing the records by which an operator tells processes what to do, and what the broker says of each.
+"""Writes the records by which an operator controls processes, and returns the broker's answer to each.
 
-Invariant: a record counts as written only by its delivery report; one without a report may be there or not.
+Invariant: a record counts as written only by its delivery report; one without a report may exist or not.
 """
 
 from collections.abc import Sequence

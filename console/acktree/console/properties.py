@@ -1,7 +1,7 @@
-"""Where a client's librdkafka properties come from: `-X`, the environment, a file.
+"""Reads a client's librdkafka properties: from `-X`, the environment, a file.
 
-A secret on a command line can be read by everyone who may list processes, so there it is refused; a file or
-the environment carries it. A property passes through untouched, and no value appears in any error's text.
+A secret on a command line can be read by everyone who may list processes, so it is refused there; pass it in
+a file or the environment. A property passes through untouched, and no value appears in any error's text.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""All topologies that are published on a cluster, and what no two of them may have in common."""
+"""Reads all topologies that are published on a cluster, and checks what no two may have in common."""
 
 from acktree.core.errors import BadTopology
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin

@@ -1,7 +1,8 @@
-"""Replay source records: a plan that changes nothing, and the commands that carry it out.
+"""Replays source records: a plan that changes nothing, and the commands that carry it out.
 
 Invariant: no record is copied; a command names offsets of the source topic, and the spout's driver emits
-those again, at once or when it is started. What cannot be replayed is said in the plan or refused.
+those again, immediately or when it is started. Records that cannot be replayed are named in the plan or
+refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotReplayable(AcktreeError):
-    """The records asked for cannot be emitted again: no spout reads them, or they are not in their topic."""
+    """The records cannot be emitted again: no spout reads them, or they are not in their topic."""
 
 
 class Wanted(NamedTuple):
@@ -32,7 +33,7 @@ class Wanted(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """What the cluster says of a source partition; ``frontier`` is None where the group has none."""
+    """The state of a source partition on the cluster; ``frontier`` is None if the group has none."""
 
     topic_id: str
     log_start: int
@@ -59,7 +60,7 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What ``execute_replay`` would write; ``notes`` say what is left out, and why.
+    """The commands that ``execute_replay`` would write; ``notes`` say which records are left out, and why.
 
     ``kept_s`` is how long a command waits for a driver: result topics are kept no longer.
     """

@@ -1,7 +1,7 @@
-"""Rewind a spout: a plan that changes nothing, and the commit of its group that carries it out.
+"""Rewinds a spout: a plan that changes nothing, and the commit of its group that carries it out.
 
 Invariant: only backwards. A partition that is done up to its target, or not that far, stays where it is: an
-offset that is set forward skips records that nobody has finished.
+offset that is set forward skips unfinished records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotRewindable(AcktreeError):
-    """The spout reads no such partition, or nothing of it is done that could be emitted again."""
+    """The spout reads no such partition, or none of it is done that could be emitted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RewoundPartition:
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """What ``execute_rewind`` would commit; ``notes`` say which partitions stay where they are, and why."""
+    """The offsets that ``execute_rewind`` would commit; ``notes`` say which partitions stay, and why."""
 
     topology: str
     group: str

@@ -1,8 +1,8 @@
-"""What each role of a topology may do on the cluster, and nothing more: Kafka ACLs from the topology (pure).
+"""Lists the least rights of each role of a topology on the cluster: Kafka ACLs from the topology (pure).
 
-Invariant: the lists are what the tests run each role with, against an authorizer that denies the rest. Read
-and Write imply Describe. Whoever may write to `T.ack` or `T.ack-init` can forge a "done": only workers and
-stages may; never a reader of figures.
+Invariant: the tests run each role with exactly these rights, against an authorizer that denies the rest. Read
+and Write imply Describe. A principal that may write to `T.ack` or `T.ack-init` can forge a "done": only
+workers and stages may; never a reader of figures.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class Role(StrEnum):
-    """Whose rights are asked for; a component is named beside ``bolt``, ``spout`` and ``spark``."""
+    """A role whose rights are listed; a component is named beside ``bolt``, ``spout`` and ``spark``."""
 
     ACKER = "acker"
     BOLT = "bolt"

@@ -1,7 +1,7 @@
-"""Whether Spark runs a spout right now, by the reports of its driver on T.stats and the broker's clock.
+"""Checks whether Spark runs a spout right now, by its driver's reports on T.stats and the broker's clock.
 
-Invariant: only a report that is there and recent says so. Where nothing can be read, nothing is known; nor
-does silence say anything, as Spark's driver reports between its batches.
+Invariant: only a recent report proves it. If nothing can be read, nothing is known; nor does silence prove
+anything, as Spark's driver reports between its batches.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,1 +1,1 @@
-"""The demo: a whole topology on this machine, with a real broker, real text and a kill on the way."""
+"""The demo: a whole topology on this machine, with a real broker, real text and a kill in between."""

@@ -1,6 +1,6 @@
-"""The account at the demo's end: what Kafka and SQLite say, against a direct count of the same text.
+"""Checks the demo at its end: what Kafka and SQLite hold, against a direct count of the same text.
 
-Invariant: nothing here trusts what the pipeline says of itself where the cluster can be asked.
+Invariant: nothing here trusts the pipeline's own figures if the cluster can be asked.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from acktree.core.kafka.settings import consumer_settings
 
 @dataclass(frozen=True, slots=True)
 class AccountLine:
-    """One line of the account: what was expected and what was found."""
+    """One line of the account: the expected and the actual count."""
 
     name: str
     expected: int

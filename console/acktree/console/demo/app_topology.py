@@ -1,6 +1,6 @@
-"""The topology of a file of stages and bolts, for development: what its decorators say.
+"""Builds the topology of a file of stages and bolts from their decorators, for development.
 
-Invariant: a file that says too little, or two things at once, is refused with the line that is missing.
+Invariant: an incomplete or contradictory file is refused, with the line that is missing.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Processes of the demo and of benchmarks: started by command line, logged to files, ended by pid.
+"""Runs processes of the demo and of benchmarks: started by command line, logged to files, ended by pid.
 
 Invariant: none outlives the process that started it.
 """

@@ -1,4 +1,4 @@
-"""The demo's progress, from ``T.stats`` only: one bar on a terminal, a line every few seconds elsewhere."""
+"""Shows the demo's progress, from ``T.stats`` only: a bar on a terminal, else a line every few seconds."""
 
 import time
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""Run the demo: text in, Spark, worker and ackers on a real broker, one kill, and a checked account."""
+"""Runs the demo: text in, Spark, worker and ackers on a real broker, one kill, and a checked account."""
 
 import os
 import time
@@ -35,7 +35,7 @@ SPARK, PYTHON = "spark", "python"
 
 
 class WrongAccount(AcktreeError):
-    """The demo's counts do not match what was sent."""
+    """The demo's counts do not match the text that was sent."""
 
 
 def wordcount_folder() -> Path:
@@ -49,7 +49,7 @@ def wordcount_folder() -> Path:
 
 @dataclass(slots=True)
 class SentText:
-    """The text as it was sent: lines by partition, in offset order."""
+    """The text that was sent: lines by partition, in offset order."""
 
     lines: list[str]
     partitions: list[list[str]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
@@ -61,7 +61,7 @@ class SentText:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What a demo ends with: the account, and how long the records took."""
+    """The result of a demo: the account, and how long the records took."""
 
     lines: list[AccountLine]
     records: int

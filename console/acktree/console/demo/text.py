@@ -1,4 +1,4 @@
-"""Real text for the demo: the Python standard library's sources, line by line."""
+"""Provides real text for the demo: the Python standard library's sources, line by line."""
 
 import re
 import sysconfig

@@ -1,8 +1,8 @@
-"""A real single-node Kafka on this machine, for development and tests.
+"""Runs a real single-node Kafka on this machine, for development and tests.
 
-Broker and controller in one JVM (KRaft), bound to the loopback interface. The JVM lives in a session of its
-own, so that Ctrl-C reaches us first, and dies with us even when we are killed. Not for production: one node,
-no security.
+Broker and controller in one JVM (KRaft), bound to the loopback interface. The JVM runs in a separate session,
+so that Ctrl-C reaches this process first, and dies with this process even if it is killed. Not for
+production: one node, no security.
 """
 
 import os
@@ -44,12 +44,10 @@ class AlreadyRunning(AcktreeError):
 class LocalBroker:
     """A single-node Kafka; use it in a `with`, or call start() and stop().
 
-    port: 0 takes a free one, which later starts of this object keep.
-    data_dir: kept, and used again by the next start (same records, same cluster id); None is a temporary
-    folder that stop() removes.
-    settings: Kafka's broker settings, over our defaults.
-    listeners: more listeners, name to security protocol, each on a free port; what a protocol needs is in
-    ``settings``. The plain one stays.
+    port: 0 takes a free one, which later starts of this object keep. data_dir: kept, and used again by the
+    next start (same records, same cluster id); None is a temporary folder that stop() removes. settings:
+    Kafka's broker settings, over the defaults. listeners: more listeners, name to security protocol, each on
+    a free port; ``settings`` has the settings that a protocol needs. The plain one stays.
 
     Call start() from a thread that outlives the broker: Linux ends the JVM with the thread that started it.
     """

@@ -1,4 +1,4 @@
-"""What the development broker keeps in its folder: settings, log, and Kafka's data, formatted once."""
+"""Manages the folder of the development broker: settings, log, and Kafka's data, formatted once."""
 
 import base64
 import fcntl
@@ -42,7 +42,7 @@ DEFAULTS = {
 
 
 class FormatFailed(AcktreeError):
-    """Kafka's storage tool refused the folder or the settings; the text holds what it said."""
+    """Kafka's storage tool refused the folder or the settings; the text has its output."""
 
 
 class FolderInUse(AcktreeError):

@@ -1,7 +1,7 @@
-"""The jars of the development broker, fetched once with jgo into the local Maven repository.
+"""Fetches the jars of the development broker once, with jgo into the local Maven repository.
 
-The list is kept in a file; later starts read only that and never touch the network. A jar that was cut off
-while it was fetched is fetched again. Only one process fetches at a time.
+The list is kept in a file; later starts read only that and never touch the network. A partly fetched jar is
+fetched again. Only one process fetches at a time.
 """
 
 import fcntl

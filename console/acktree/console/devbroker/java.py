@@ -1,6 +1,6 @@
-"""The Java to run the development broker and Spark with.
+"""Finds the Java to run the development broker and Spark with.
 
-JAVA_HOME wins where it is set, and a wrong JAVA_HOME is an error, not a reason to look elsewhere. Without it,
+JAVA_HOME wins if it is set, and a wrong JAVA_HOME is an error, not a reason to look elsewhere. Without it,
 `java` from PATH.
 """
 

@@ -1,7 +1,7 @@
-"""Ends the children of a process with it, whatever ends it.
+"""Ends the children of a process with it, however it ends.
 
-SIGTERM and Ctrl-C unwind it, so that every ``with`` stops what it started. Where nothing can unwind
-(SIGKILL), Linux ends the children; elsewhere they would be left.
+SIGTERM and Ctrl-C unwind it, so that every ``with`` stops its processes. If nothing can unwind (SIGKILL),
+Linux ends the children; on other systems they would be left.
 """
 
 import ctypes

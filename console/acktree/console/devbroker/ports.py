@@ -1,4 +1,4 @@
-"""Ports: free ones of the loopback interface, and one to serve on."""
+"""Finds free ports of the loopback interface, and checks a port to serve on."""
 
 import random
 import socket

@@ -1,6 +1,6 @@
-"""What a cluster's ACLs give each principal of a list of rights: as Kafka's own authorizer decides. Pure.
+"""Evaluates a cluster's ACLs for a list of rights, as Kafka's own authorizer decides. Pure.
 
-Invariant: a denial wins over whatever allows; super users are in no ACL, so nothing is known of them here.
+Invariant: a denial wins over any allowance; super users are in no ACL, so nothing is known of them here.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
-"""What was asked of a broker and what came of it, as values, and the table of them. Pure.
+"""Questions to a broker and their answers, as values, and the table of them. Pure.
 
-Invariant: an answer that did not come, or came empty, is NO_ANSWER: nothing is concluded from it.
+Invariant: a missing or empty answer is NO_ANSWER: nothing is concluded from it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from acktree.console.columns import columns
 
 
 class Answer(StrEnum):
-    """What a check found, from the best to the worst that is known; the last two say that nothing is."""
+    """The answer to a check, from the best to the worst known one; the last two mean "unknown"."""
 
     WORKS = "works"
     SLOWER = "works slower"
@@ -34,7 +34,7 @@ _WORST_FIRST = (
 
 
 class Conclusion(NamedTuple):
-    """An answer, what it is drawn from, and what to set; ``advice`` is "" where nothing is to be set."""
+    """An answer, its evidence, and the setting to change; ``advice`` is "" if there is none."""
 
     answer: Answer
     found: str = ""

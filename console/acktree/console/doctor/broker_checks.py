@@ -1,4 +1,4 @@
-"""What acktree relies on of any broker, asked with topics of the doctor's own.
+"""Checks what acktree relies on of any broker, with the doctor's own topics.
 
 Invariant: a check writes to the doctor's own topics and groups alone.
 """
@@ -38,7 +38,7 @@ _TRANSACTIONS = f"Write on transactional ids {PREFIX}*"
 
 
 class BrokerChecks:
-    """The checks of one broker, made with one scratch; ``topology`` says what its topics are given."""
+    """The checks of one broker, made with one scratch; ``topology`` gives the settings of its topics."""
 
     def __init__(self, scratch: Scratch, topology: Topology) -> None:
         self.scratch, self._topology = scratch, topology

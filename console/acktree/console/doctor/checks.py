@@ -1,6 +1,6 @@
-"""A check, and running a list of them: each within a time of its own, and none stopping the others.
+"""Runs a list of checks: each within its own time limit, and none stopping the others.
 
-Invariant: every error of a check becomes an answer of that check; what is not known stays unknown.
+Invariant: every error of a check becomes an answer of that check; an unknown answer stays unknown.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ CHECK_S = 30.0
 
 
 class Unknown(Exception):
-    """A check cannot be made, for the answer that another check had."""
+    """A check cannot be made, because of the answer to another check."""
 
     def __init__(self, answer: Answer, reason: str) -> None:
         super().__init__(reason)
@@ -30,9 +30,9 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``run`` asks; ``advice`` is what to set where the broker refuses, ``right`` who may not ask needs.
+    """``run`` makes the check; ``advice`` is for a broker that refuses, ``right`` for a missing right.
 
-    ``if_refused`` is the answer where the broker refuses.
+    ``if_refused`` is the answer if the broker refuses.
     """
 
     name: str

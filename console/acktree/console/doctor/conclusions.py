@@ -1,4 +1,4 @@
-"""What follows for acktree from what a broker has answered. Pure; nothing follows from an empty answer."""
+"""Draws conclusions for acktree from the answers of a broker. Pure; nothing follows from an empty answer."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -59,7 +59,7 @@ def of_metadata(sent: str, found: str | None) -> Conclusion:
 
 
 class Seen(NamedTuple):
-    """What a reader of committed records saw, and the offset that the transaction committed, if any."""
+    """The records that a read_committed reader saw, and the offset that the transaction committed, if any."""
 
     committed: bool
     aborted: bool

@@ -1,4 +1,4 @@
-"""Topics of the doctor's own, with what is written to them and read back; they are removed at the end.
+"""Writes and reads the doctor's own topics, and removes them at the end.
 
 Invariant: nothing but topics and groups whose names begin with PREFIX is written to, joined or removed.
 """

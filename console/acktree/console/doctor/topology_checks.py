@@ -1,4 +1,4 @@
-"""What a published topology relies on: the settings of its topics, and the rights of its roles.
+"""Checks what a published topology relies on: the settings of its topics, and the rights of its roles.
 
 Invariant: nothing is written, and nothing is changed.
 """

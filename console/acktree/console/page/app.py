@@ -1,8 +1,8 @@
-"""The status page as an application: which topology answers where, and who may enter.
+"""The status page as an application: routes each topology's pages, and checks who may enter.
 
-Invariant: pages read, the same documents as the command line; only with actions allowed does a confirmed
-form act, and then as its plan said. One topology has the server to itself; several have a place each, and
-one login is for all of them.
+Invariant: pages read the same documents as the command line; only with actions allowed does a confirmed form
+act, and then as its plan said. One topology has the server to itself; several have a path each, and one login
+for all of them.
 """
 
 import re

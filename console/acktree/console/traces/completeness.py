@@ -1,8 +1,8 @@
-"""Whether what was found of a tree adds up: the acker's arithmetic, by component instead of by tree. Pure.
+"""Checks whether the parts found of a tree add up: the acker's arithmetic, by component. Pure.
 
-What a spout's init, and the acks of a bolt, say of tuples must be what the tuples themselves say. Records
-with times of their own, compaction and retention hide tuples from a search by time; that shows here.
-Invariant: says nothing of what does not add up for a reason of its own, such as a tuple in work.
+The tuples that a spout's init and a bolt's acks report must be the tuples found. Records with times of their
+own, compaction and retention hide tuples from a search by time; that shows here.
+Invariant: it does not report sums that differ for a known reason, such as a tuple in work.
 """
 
 from acktree.console.view.records.tree import RootFindings

@@ -1,7 +1,7 @@
-"""The loop of `acktree export-traces`: follow results, read the trees that failed or were slow, send them.
+"""The loop of `acktree export-traces`: follows results, reads trees that failed or were slow, sends them.
 
 Invariant: an offset of a result topic is committed only after the receiver has taken, or has refused for
-good, every tree that is due up to it; what is left out is counted. Whatever is sent twice has the same ids.
+good, every tree that is due up to it; omitted trees are counted. A tree that is sent twice has the same ids.
 """
 
 import logging
@@ -45,7 +45,7 @@ log = logging.getLogger("acktree.traces")
 
 @dataclass(slots=True)
 class Waiting:
-    """What was read of result topics and is not exported yet."""
+    """Results that were read and are not exported yet."""
 
     failed: dict[int, FinishedRoot] = field(default_factory=dict)
     acked: list[AckedRoots] = field(default_factory=list)

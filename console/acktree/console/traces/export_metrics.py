@@ -1,4 +1,4 @@
-"""The metrics of `acktree export-traces`.
+"""Serves the metrics of `acktree export-traces`.
 
 Invariant: every tree that is due counts once: as exported, omitted, refused or broken.
 """

@@ -1,6 +1,6 @@
-"""What result records say of finished roots, which of them are exported, and which of the acked were slow.
+"""Selects from result records which finished trees are exported, and which of the acked were slow.
 
-Invariant: what is left out is counted. Limits count by log time, so a backlog is treated as if it came live.
+Invariant: omitted trees are counted. Limits count by log time, so a backlog is treated as if it came live.
 Pure.
 """
 
@@ -69,7 +69,7 @@ def read_result(record: Record) -> tuple[list[FinishedRoot], AckedRoots | None]:
 
 
 class Selection:
-    """Chooses a fixed sample of source records, and of their trees at most so many a minute."""
+    """Chooses a fixed sample of source records, and limits their trees per minute."""
 
     def __init__(self, sample: float = 1.0, per_minute: int = 600) -> None:
         self.omitted: Counter[tuple[str, str]] = Counter()

@@ -33,7 +33,7 @@ log = logging.getLogger("acktree.traces")
 
 
 class Sent(Enum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     SENT = "sent"
     REFUSED = "refused"

@@ -1,7 +1,7 @@
-"""The spans of a tree that was read from the log: its emission, and an execution of each tuple by each bolt.
+"""Makes the spans of a tree read from the log: its emission, and an execution of each tuple by each bolt.
 
-Invariant: ids follow from the log alone, so a tree that is exported twice has the same spans. What is not
-certain is said in attributes: an end or a parent that the log does not name. Pure; knows no OpenTelemetry.
+Invariant: ids follow from the log alone, so a tree that is exported twice has the same spans. Attributes say
+what is uncertain: an end or a parent that the log does not name. Pure; knows no OpenTelemetry.
 """
 
 from collections.abc import Iterable, Mapping

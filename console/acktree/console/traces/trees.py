@@ -1,4 +1,4 @@
-"""Reads the trees of many finished roots from the log at once.
+"""Reads the trees of many finished roots from the log together.
 
 Invariant: a tree is complete only if every part of the log that may hold some of it was read, began before
 it, and gave its init; otherwise ``incomplete`` says why. Reading ends at a deadline.
@@ -39,7 +39,7 @@ Emissions = dict[tuple[int, int], set[int]]
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """A root's source record: ``note`` says why its headers are not known, "" where they are."""
+    """A root's source record: ``note`` says why its headers are unknown, "" if they are known."""
 
     slot: Slot | None
     offset: int

@@ -1,6 +1,6 @@
-"""What the processes of a spout report of its breaker. Pure.
+"""Summarizes what the processes of a spout report of its breaker. Pure.
 
-Invariant: it is open if any process that is alive says so; what nobody reports is "off".
+Invariant: it is open if any live process reports that; without a report it is "off".
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""What the console reads of a cluster: log ends, groups, records. It never joins a group and never commits.
+"""Reads a cluster for the console: log ends, groups, records. It never joins a group and never commits.
 
 Invariant: reading changes nothing on the cluster. One thread at a time: the consumer is assigned again for
-every scan. Knows Kafka, and nothing of what the records mean.
+every scan. It does not interpret the records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""How many dead letters a topology has.
+"""Counts the dead letters of a topology.
 
-Invariant: the ends of transactions take offsets, too, so few offsets are counted by reading them; of more it
-is at most so many.
+Invariant: the ends of transactions also take offsets, so few offsets are counted by reading them; for more
+the number of offsets is an upper bound.
 """
 
 from confluent_kafka import Message
@@ -16,7 +16,7 @@ MAX_READ = 1_000
 
 
 class DeadLetterCount:
-    """Counts the dead letters of one cluster, and reads again only where one was added or removed."""
+    """Counts the dead letters of one cluster, and reads again only after one was added or removed."""
 
     def __init__(self) -> None:
         self._known: dict[Place, tuple[OffsetRange, int]] = {}

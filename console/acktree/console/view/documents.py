@@ -1,4 +1,4 @@
-"""The shapes that command line and page share; their JSON is these fields, as docs/operate.md lists them.
+"""The documents that command line and page share; their JSON is these fields, as docs/operate.md lists them.
 
 Invariant: plain data. Times are milliseconds since 1970 (`_ms`), durations seconds (`_s`) or milliseconds
 where the name says so, rates per second (`_per_s`), offsets as Kafka counts them: `frontier` and ends are
@@ -30,12 +30,12 @@ class WindowFigures:
 class PendingRecord:
     """A source record that is emitted and not done; `root`, `attempt`, `root_age_s`: its newest emission's.
 
-    `age_s` is the time since its first emission. Where that is not known, `at_least_s` is a lower bound, None
-    if nobody reports one. `attempts` is how often it is known to have been emitted. `root_age_s` is the time
+    `age_s` is the time since its first emission. If that is unknown, `at_least_s` is a lower bound, None if
+    nobody reports one. `attempts` is how often it is known to have been emitted. `root_age_s` is the time
     since the last message of its tree. Ages are those of the newest reports.
 
-    Of one at a frontier that a task has failed, `reason` says why, `next_attempt_s` in how long it is emitted
-    again, None while it is in flight, and `idle_s` for how long it has been in flight or overdue.
+    For one at a frontier that a task has failed, `reason` says why, `next_attempt_s` in how long it is
+    emitted again, None while it is in flight, and `idle_s` for how long it has been in flight or overdue.
     """
 
     spout: str
@@ -165,9 +165,9 @@ class AckerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """One process, by its newest report; `is_silent` is one that has not reported for 20 s.
+    """One process, by its newest report; `is_silent` means no report for 20 s.
 
-    `started_ms`, `host`, `pid` and the last failure are None where it does not report them.
+    `started_ms`, `host`, `pid` and the last failure are None if it does not report them.
     """
 
     role: str
@@ -196,7 +196,7 @@ class TopicRate:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A process whose loop stands still, by its report: what its user code executes, and since when.
+    """A process whose loop is stalled, by its report: what its user code executes, and since when.
 
     `executing` is TOPIC/PARTITION/OFFSET of the input, None outside `execute`; `calling` is another method.
     """

@@ -1,7 +1,7 @@
-"""Which bolt limits each spout: the one whose unread tuples its trees wait for. Pure.
+"""Finds the bolt that limits each spout: the one whose unread tuples its trees wait for. Pure.
 
-Where trees are old, a running acker says so. Before that a spout reports how much it may have pending, and
-where it has that much, the bolt with the longest queue is the one. Invariant: only spouts and bolts that the
+Once trees are old, a running acker reports it. Before that a spout reports how much it may have pending, and
+if it has that much, the bolt with the longest queue is the one. Invariant: only spouts and bolts that the
 topology has.
 """
 

@@ -1,6 +1,6 @@
-"""The processes of a topology, by their reports, and how many of each component it needs. Pure.
+"""Lists the processes of a topology, by their reports, and how many of each component it needs. Pure.
 
-Invariant: a process that went silent stays for SILENT_SHOWN_S: what it failed with last explains its end.
+Invariant: a process that went silent stays for SILENT_SHOWN_S: its last failure explains its end.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ ROLES = ("spout", "bolt", "acker")
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """How many processes of a component have reported, how many it needs at least, and what waits for it."""
+    """The processes of a component: how many have reported, how many it needs at least, what waits for it."""
 
     role: str
     component: str

@@ -1,7 +1,7 @@
-"""The reports that a page shows: what was reported lately at once, what was reported before in turns.
+"""Reads the reports that a page shows: the latest immediately, earlier ones in turns.
 
 A day of reports of a large topology takes minutes to read. Invariant: no call reads old reports for much
-longer than TURN_S, so the figures of a page stay fresh meanwhile, and it is said what is not read yet.
+longer than TURN_S, so the figures of a page stay fresh meanwhile, and the page says what is not read yet.
 """
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place

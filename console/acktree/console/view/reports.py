@@ -1,7 +1,7 @@
-"""What processes reported on ``T.stats``: the latest of each, and what was counted in a window of time. Pure.
+"""Keeps what processes report on ``T.stats``: the latest of each, and counts by windows of time. Pure.
 
 Invariant: invalid reports are counted, and change nothing. Totals that restart (a process started under its
-old name) go on where they were. Memory is bounded per process: samples get sparser with age.
+old name) continue where they were. Memory is bounded per process: samples get sparser with age.
 """
 
 from collections import defaultdict, deque

@@ -1,7 +1,7 @@
-"""One snapshot of a topology: offsets and groups, read in one pass, for a Status.
+"""Reads one snapshot of a topology for a Status: offsets and groups, in one pass.
 
 Invariant: the ends of the logs are read before the commits, so records written meanwhile make no lag. No
-record is read, but dead letters to count them: what is pending is what processes report.
+record is read, except dead letters to count them: pending figures are those that processes report.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from acktree.core.topology.registry import Published, Slot
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one pass has read; ``inputs`` are the spouts' commits of their source partitions."""
+    """The result of one pass; ``inputs`` are the spouts' commits of their source partitions."""
 
     topology: Published
     time_ms: int

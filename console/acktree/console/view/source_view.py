@@ -1,7 +1,7 @@
-"""What is pending of the source partitions, as spouts commit and report it, and the roots that ackers report.
+"""Computes what is pending of the source partitions, from spouts' commits and reports and ackers' reports.
 
-Invariant: nothing follows from what no report says; of what is done above a frontier the spout reports how
-much, and does not commit which. Ages are as reported, by the clock of the process that counts them. Pure.
+Invariant: nothing follows from a missing report; of the offsets done above a frontier the spout reports the
+number, and does not commit which. Ages are as reported, by the clock of the process that counts them. Pure.
 """
 
 import re
@@ -32,8 +32,8 @@ class RootAge(NamedTuple):
 class SlotView:
     """One source partition, or one task of a spout without topics.
 
-    ``frontier`` is what the group has committed; ``roots`` are those from there on that ackers report, by
-    offset; ``process`` is that of the spout which reports of it, None if none does.
+    ``frontier`` is the group's committed offset; ``roots`` are those from there on that ackers report, by
+    offset; ``process`` is the spout's process that reports it, None if none does.
     """
 
     slot: Slot

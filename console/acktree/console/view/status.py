@@ -1,6 +1,6 @@
 """Combines a snapshot and the reports into the Status that command line and page show. Pure.
 
-Invariant: what the log and the groups say wins over reports; a report is trusted for rates and latencies
+Invariant: the log and the groups win over reports; a report is trusted for rates and latencies
 only. Reports of components that the topology does not have are ignored.
 """
 

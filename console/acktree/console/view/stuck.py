@@ -1,7 +1,7 @@
-"""What "stuck" means, in one place: the reasons for which commands end with exit code 1. Pure.
+"""Defines "stuck" in one place: the reasons for which commands end with exit code 1. Pure.
 
 Invariant: a topology that is idle or merely busy is not stuck; each reason names what to look at. Causes come
-before their symptoms: a frontier is held because a process is missing or stands still.
+before their symptoms: a frontier is held because a process is missing or stalled.
 """
 
 from collections.abc import Collection, Iterable, Mapping

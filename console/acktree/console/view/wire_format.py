@@ -1,4 +1,4 @@
-"""Values in the wire format of a Schema Registry: a zero byte, the schema's id in four, what it describes.
+"""Decodes values in the wire format of a Schema Registry: a zero byte, the schema's id in four, the data.
 
 Invariant: a page waits once for a registry that does not answer, then shows bytes for RETRY_AFTER_S. Avro is
 decoded only by a schema in which every item takes at least a byte and no type holds itself: by others a short
@@ -43,7 +43,7 @@ def schema_id_of(raw: bytes) -> int | None:
 
 
 class Schemas:
-    """The schemas of a registry, by id; none where the settings name no registry."""
+    """The schemas of a registry, by id; none if the settings name no registry."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = {**_PATIENCE, **settings} if f"{REGISTRY_PREFIX}url" in settings else None

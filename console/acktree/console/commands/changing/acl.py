@@ -1,4 +1,4 @@
-"""`acktree acl plan`: the rights that a role needs, to read, to hand to Kafka's own tool, or to give."""
+"""`acktree acl plan`: lists the rights that a role needs, for reading, for Kafka's own tool, or to grant."""
 
 import json
 from dataclasses import asdict

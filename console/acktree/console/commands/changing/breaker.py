@@ -1,4 +1,4 @@
-"""`acktree breaker close`: close the breakers of spouts by hand."""
+"""`acktree breaker close`: closes the breakers of spouts by hand."""
 
 import click
 

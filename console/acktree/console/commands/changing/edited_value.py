@@ -1,7 +1,7 @@
-"""The corrected value of a dead letter: from a file, from standard input, or from an editor.
+"""Reads the corrected value of a dead letter: from a file, from standard input, or from an editor.
 
-Invariant: what a file holds, or an editor has saved, is taken byte for byte, but for a line end that the
-editor adds to the last line. An editor is given text only.
+Invariant: the content of a file, or the text saved by an editor, is taken byte for byte, except a line end
+that the editor adds to the last line. An editor is given text only.
 """
 
 import os

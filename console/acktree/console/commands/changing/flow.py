@@ -1,4 +1,4 @@
-"""`acktree pause`, `resume` and `drain`: stop and start what spouts emit; durable, and obeyed live."""
+"""`acktree pause`, `resume` and `drain`: stop and start spouts' emissions; durable, and applied live."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -106,7 +106,7 @@ def _carry_out(
 
 
 class Plan(Protocol):
-    """What an operator would change of a topology's spouts."""
+    """The changes that an operator plans to a topology's spouts."""
 
     def lines(self) -> list[str]: ...
     def to_json(self, written: Mapping[str, int] | None = None) -> dict[str, Any]: ...

@@ -1,4 +1,4 @@
-"""`acktree replay`: emit a range of source records again."""
+"""`acktree replay`: emits a range of source records again."""
 
 import json
 

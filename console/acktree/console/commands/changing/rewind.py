@@ -1,4 +1,4 @@
-"""`acktree rewind`: emit everything of a spout from an earlier place on again."""
+"""`acktree rewind`: emits everything of a spout again from an earlier offset on."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`acktree topics create`: the topics that a topology needs, without publishing it."""
+"""`acktree topics create`: creates the topics that a topology needs, without publishing it."""
 
 import json
 from pathlib import Path

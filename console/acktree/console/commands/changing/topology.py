@@ -1,4 +1,4 @@
-"""`acktree topology apply`, `diff`, `show` and `set`: publish a topology, and read what is published."""
+"""`acktree topology apply`, `diff`, `show` and `set`: publish a topology, and read the published one."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`acktree acker run`: one member of a topology's acker group."""
+"""`acktree acker run`: runs one member of a topology's acker group."""
 
 import click
 

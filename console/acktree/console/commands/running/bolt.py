@@ -1,4 +1,4 @@
-"""`acktree bolt run`: a bolt written in Python, as one member of its consumer group."""
+"""`acktree bolt run`: runs a bolt written in Python, as one member of its consumer group."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""`acktree broker`: a real single-node Kafka in the foreground."""
+"""`acktree broker`: runs a real single-node Kafka in the foreground."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`acktree demo`: the whole path on this machine, ending with a checked account."""
+"""`acktree demo`: runs the whole path on this machine, and ends with a checked account."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`acktree dev`: a file of stages and bolts as running processes, with a broker if there is none."""
+"""`acktree dev`: runs a file of stages and bolts as processes, with a broker if there is none."""
 
 import time
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""The process of a role: its options, its log, its metrics and health, and how a signal ends it."""
+"""Runs the process of a role: its options, its log, its metrics and health, and its end by a signal."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""`acktree spark`: a user's transform between a spout's topics and its tuples; its start prepared."""
+"""`acktree spark`: runs a user's transform from a spout's topics to its tuples, and prepares its start."""
 
 import json
 from pathlib import Path

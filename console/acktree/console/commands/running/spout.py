@@ -1,4 +1,4 @@
-"""`acktree spout run`: a spout written in Python, or the stage in Python of one that reads topics."""
+"""`acktree spout run`: runs a spout written in Python, or the Python stage of a spout that reads topics."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

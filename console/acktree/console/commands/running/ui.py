@@ -1,4 +1,4 @@
-"""`acktree ui`: the status page of a topology, or of several."""
+"""`acktree ui`: serves the status page of one or several topologies."""
 
 import json
 from pathlib import Path

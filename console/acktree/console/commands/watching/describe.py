@@ -1,4 +1,4 @@
-"""`acktree describe`: spouts, bolts, ackers, lag, pending and the oldest age of a topology."""
+"""`acktree describe`: prints spouts, bolts, ackers, lag, pending and the oldest age of a topology."""
 
 import json
 

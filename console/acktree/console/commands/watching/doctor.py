@@ -1,4 +1,4 @@
-"""`acktree doctor`: ask a broker for everything that acktree relies on."""
+"""`acktree doctor`: checks a broker for everything that acktree relies on."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`acktree export-traces`: the trees of failed, timed-out and slow records, as spans of OpenTelemetry."""
+"""`acktree export-traces`: exports the trees of failed, timed-out and slow records as OpenTelemetry spans."""
 
 import signal
 

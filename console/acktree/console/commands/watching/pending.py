@@ -1,4 +1,4 @@
-"""`acktree pending list`: the pending records that are known one by one, the oldest first."""
+"""`acktree pending list`: lists the pending records that are known one by one, oldest first."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`acktree trace`: the tree of one source record, read from the log."""
+"""`acktree trace`: prints the tree of one source record, read from the log."""
 
 import json
 import re

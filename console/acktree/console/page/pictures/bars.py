@@ -1,7 +1,7 @@
-"""The bar of a source partition: committed | done above and pending | log end. Pure.
+"""Draws the bar of a source partition: committed | done above and pending | log end. Pure.
 
-Invariant: what is committed takes a fixed share at the left, whatever its size, so that the little that is
-open can be seen; the rest is to scale, and nothing that exists is narrower than a visible sliver.
+Invariant: the committed part takes a fixed width at the left, whatever its size, so that a small open part
+can be seen; the rest is to scale, and nothing that exists is narrower than a visible sliver.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The topology as a picture: nodes in columns from the source topics on, edges with their rates. Pure.
+"""Draws the topology: nodes in columns from the source topics on, edges with their rates. Pure.
 
 Invariant: every spout, bolt and topic of the file appears once; a loop is drawn backwards, not followed.
 """

@@ -1,6 +1,6 @@
-"""Sparklines: an hour of a figure as a small picture, and the same in words. Pure.
+"""Draws sparklines: an hour of a figure as a small picture, and the same in words. Pure.
 
-Invariant: a gap in what was observed is a gap in the picture; the words say how long it is in all.
+Invariant: a gap in the observations is a gap in the picture; the words say how long it is in all.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ WIDTH, HEIGHT, MARGIN = float(BUCKETS), 22.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """A picture of WIDTH to HEIGHT: a path for each run of what was observed; ``text`` says the same."""
+    """A picture of WIDTH to HEIGHT: a path for each uninterrupted run; ``text`` says the same."""
 
     paths: tuple[str, ...]
     text: str

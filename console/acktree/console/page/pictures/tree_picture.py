@@ -1,7 +1,7 @@
-"""A trace as a picture: per emission the record, then the tuples by topic, each with its readers. Pure.
+"""Draws a trace: per emission the record, then the tuples by topic, each with its readers. Pure.
 
-Invariant: colour says what the text says: an open edge is the only thing that stands out. Which tuple led to
-which is drawn only as columns, for the log does not say it.
+Invariant: colour says what the text says: an open edge is the only thing that stands out. Parents and
+children are drawn only as columns, because the log does not name them.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What visitors may do: ask for a replay's plan, and confirm it.
+"""Handles the actions of visitors: requests a replay's plan, and confirms it.
 
-Invariant: what is carried out is the plan that was shown, and each plan is carried out once, however often
-its form is sent: its ticket is taken before anything is written, and afterwards stands for the outcome.
+Invariant: only the plan that was shown is carried out, and each plan once, however often its form is sent:
+its ticket is taken before anything is written, and afterwards stands for the outcome.
 """
 
 import secrets
@@ -42,7 +42,7 @@ class ShownPlan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a confirmed plan; ``is_repeated``: its form was sent again, and nothing was done."""
+    """The outcome of a confirmed plan; ``is_repeated``: its form was sent again, and nothing was done."""
 
     done: tuple[str, ...]
     refused: tuple[str, ...]

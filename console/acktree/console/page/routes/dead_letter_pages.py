@@ -1,4 +1,4 @@
-"""Dead letters: the newest ones, by reason, spout and task, and one by its coordinates."""
+"""Shows dead letters: the newest ones, by reason, spout and task, and one by its coordinates."""
 
 from dataclasses import asdict, replace
 from urllib.parse import quote, urlencode

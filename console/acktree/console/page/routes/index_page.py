@@ -1,7 +1,6 @@
-"""The index of several topologies: a line for each, from its watcher's newest status.
+"""Shows the index of several topologies: a line for each, from its watcher's newest status.
 
-Invariant: the worst thing that is known of a topology is its state; figures that are old are never shown as
-those of now.
+Invariant: the worst thing known of a topology is its state; old figures are never shown as current ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +21,9 @@ WINDOW = "10m"
 
 @dataclass(frozen=True, slots=True)
 class TopologyLine:
-    """What the index says of a topology: `state` is well, incomplete, stuck, old or unknown; `why` says more.
+    """A topology's line in the index: `state` is well, incomplete, stuck, old or unknown; `why` says more.
 
-    Figures are None where nothing is known; `failed` is of the last ten minutes.
+    Figures are None if unknown; `failed` is of the last ten minutes.
     """
 
     topology: str
@@ -41,7 +40,7 @@ class TopologyLine:
 
 
 class IndexPage:
-    """`/`, its twin and `/health` where a server has several topologies."""
+    """`/`, its twin and `/health` if a server has several topologies."""
 
     def __init__(self, frame: Frame, readers: Mapping[str, Callable[[], PageState]]) -> None:
         self._frame, self._readers = frame, readers

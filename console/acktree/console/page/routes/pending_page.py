@@ -1,4 +1,4 @@
-"""The pending records that are known one by one, the oldest first."""
+"""Shows the pending records that are known one by one, oldest first."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The replay page: a plan, and its confirmation by the page's own form."""
+"""Shows the replay page: a plan, and its confirmation by the page's own form."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The status page, from the watcher's newest snapshot: no visitor causes a read."""
+"""Shows the status, from the watcher's newest snapshot: no visitor causes a read."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""All pages of one topology, with what they are made of: a frame, and a watcher's newest status.
+"""Holds all pages of one topology, with their parts: a frame, and a watcher's newest status.
 
-Invariant: its errors are pages of its own, so that one topology that is away does not disturb another's.
+Invariant: its errors are its own pages, so that one unavailable topology does not disturb another's.
 """
 
 from starlette.applications import Starlette

@@ -1,4 +1,4 @@
-"""The trace of a record: its picture, and everything that was said of it in order of time."""
+"""Shows the trace of a record: its picture, and all its messages in order of time."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Who may see the page, and what a form must carry to act.
+"""Checks who may see the page, and whether a form may act.
 
 Invariant: without a token only loopback is served, and only to a Host that is loopback: a foreign name that
 resolves here is refused. A form carries a proof bound to the visitor's cookie; other sites have neither.

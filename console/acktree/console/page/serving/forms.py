@@ -1,4 +1,4 @@
-"""Forms as browsers send them, of a size that has a limit."""
+"""Parses forms as browsers send them, up to a size limit."""
 
 from urllib.parse import parse_qsl
 

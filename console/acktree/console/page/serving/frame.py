@@ -1,4 +1,4 @@
-"""What all pages have in common: settings, templates, the reader, and how a page says that it cannot.
+"""The frame of all pages: settings, templates, the reader, and pages for errors.
 
 Invariant: an error of the broker is a page that says so, never a traceback.
 """
@@ -25,9 +25,9 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """What the page is started with; ``token`` None serves loopback only, ``payloads`` False shows none.
+    """The settings of the page; ``token`` None serves loopback only, ``payloads`` False shows none.
 
-    ``base`` is the place of the topology's pages where it has not the server to itself, as /t/NAME.
+    ``base`` is the path of the topology's pages if it shares the server, as /t/NAME.
     """
 
     bootstrap: str
@@ -40,7 +40,7 @@ class PageSettings:
 
 
 class Frame:
-    """What a page is drawn with, and reads the cluster with."""
+    """Draws pages, and reads the cluster for them."""
 
     def __init__(self, settings: PageSettings) -> None:
         self.settings = settings

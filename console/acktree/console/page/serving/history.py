@@ -1,7 +1,7 @@
-"""How figures of a topology went within the last hour, as a page's watcher has seen them. Pure.
+"""Keeps an hour of a topology's figures, as observed by the page's watcher. Pure.
 
-Invariant: memory is bounded, whatever the topology has, and a time at which nobody looked, or at which a
-figure was not known, is None: never a zero, never a line between what was before and after.
+Invariant: memory is bounded, whatever the size of the topology, and a time without an observation, or at
+which a figure was unknown, is None: never a zero, never a line between the values before and after.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""What a visitor asks a page for, checked."""
+"""Parses and checks the parameters of a page request."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace

@@ -1,6 +1,6 @@
-"""Clients for what a page reads on demand: one reader at a time, recreated after an error.
+"""Lends clients for reads on demand: one reader at a time, recreated after an error.
 
-Invariant: visitors take turns, so the broker never sees more readers than one, whatever the load on the page.
+Invariant: visitors take turns, so the broker never sees more than one reader, whatever the load on the page.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Templates and their filters. Everything is escaped; no template marks text as safe."""
+"""Renders templates with their filters. Everything is escaped; no template marks text as safe."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The status of topologies as Prometheus metrics: what the topology says should run, and what does.
+"""Serves the status of topologies as Prometheus metrics: what should run, and what does.
 
-Invariant: a series is there for each component of the published topology, whether or not any process of it
-has ever run. While the status is not fresh there is only its age: no alert trusts figures that may be old.
+Invariant: each component of the published topology has a series, whether or not any process of it has ever
+run. While the status is not fresh only its age is served: no alert trusts figures that may be old.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ PREFIX = "acktree_topology_"
 
 
 class StatusCollector(Collector):
-    """Turns the newest status of each topology into metrics; what reads it, by name, does not wait."""
+    """Turns the newest status of each topology into metrics; ``readers``, by topology, never wait."""
 
     def __init__(self, readers: Mapping[str, Callable[[], PageState]]) -> None:
         self._readers = readers

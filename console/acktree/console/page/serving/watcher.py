@@ -1,6 +1,6 @@
-"""Looks at the topology again and again, in one thread, and keeps the newest status for the pages.
+"""Watches a topology in one thread, and keeps the newest status for the pages.
 
-Invariant: pages never wait for the broker here; while it is away the last status stays and says since when.
+Invariant: pages never wait for the broker here; while it is away the last status stays, with its age.
 The thread owns its clients; reading changes nothing on the cluster.
 """
 
@@ -36,7 +36,7 @@ TopicReader = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """What the pages show: the newest status, what is wrong now, if anything is, and the hour before."""
+    """The state that pages show: the newest status, the present error, if any, and the hour before."""
 
     status: Status | None
     topology: Published | None
@@ -47,7 +47,7 @@ class PageState:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How far a look found every edge, by partition; the look began, and had read the offsets, at a time."""
+    """The positions of every edge at one look, by partition, and the times of the look and of its offsets."""
 
     began_ms: int
     read_ms: int

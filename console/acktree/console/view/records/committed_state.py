@@ -1,6 +1,7 @@
-"""What a spout has committed of a record above its group's offset: the newest state of its source partition.
+"""Reads what a spout has committed of a record above its group's offset: the newest state of its partition.
 
-Invariant: a record is done, or not, only by a state topic that was read to its end; else that is not known.
+Invariant: a record is done, or not, only by a state topic that was read to its end; otherwise that is
+unknown.
 """
 
 from acktree.console.view.cluster import CommittedOffset, OffsetRange, Place

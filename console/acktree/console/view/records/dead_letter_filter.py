@@ -1,7 +1,7 @@
-"""Which dead letters are wanted, and for which reasons they were given up. Pure.
+"""Filters dead letters, and counts the reasons for which they were given up. Pure.
 
-Invariant: a filter that names what no dead letter has is refused; it is never an empty list, which would look
-as if all were well.
+Invariant: a filter with a value that no dead letter has is refused; an empty list would look as if all were
+well.
 """
 
 from collections import Counter
@@ -22,11 +22,12 @@ class UnknownFilter(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """What dead letters must have; an empty field asks for nothing.
+    """The conditions on dead letters; an empty field sets none.
 
     ``reason`` is a whole reason, ``contains`` a part of one in any case; ``task`` is a task or its component.
-    ``key`` is the source record's, as text; of a long one what a list shows counts. ``since_ms`` is the first
-    and ``until_ms`` the last time of a dead letter, in ms since 1970, 0 for none; none may be in between.
+    ``key`` is the source record's, as text; of a long one the part that a list shows counts. ``since_ms`` is
+    the first and ``until_ms`` the last time of a dead letter, in ms since 1970, 0 for none; none may be in
+    between.
     """
 
     reason: str = ""
@@ -40,7 +41,7 @@ class DeadLetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class ReasonCount:
-    """How many dead letters have a reason."""
+    """The number of dead letters with a reason."""
 
     reason: str
     count: int
@@ -48,14 +49,14 @@ class ReasonCount:
 
 @dataclass(frozen=True, slots=True)
 class SelectedDeadLetters:
-    """The newest dead letters that a filter matches, and the reasons of all that match but for its reason."""
+    """The newest dead letters of a filter, and the reasons of all that match apart from their reason."""
 
     dead_letters: tuple[DeadLetter, ...]
     reasons: tuple[ReasonCount, ...]
 
 
 class Selection:
-    """What a filter matches of dead letters that are read one by one; of the rest only names are kept."""
+    """Filters dead letters that are read one by one; only names are kept of the rest."""
 
     def __init__(
         self,

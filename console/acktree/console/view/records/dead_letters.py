@@ -1,6 +1,6 @@
-"""The dead letters of a topology, as their records and headers describe them.
+"""Reads the dead letters of a topology, as their records and headers describe them.
 
-Invariant: a record whose headers are not ours is listed with what is known of it; nothing in it is trusted.
+Invariant: a record with foreign headers is listed with what is known of it; nothing in it is trusted.
 """
 
 import sys
@@ -53,7 +53,7 @@ class DeadLetter:
 
     ``failed_tuple`` is TOPIC/PARTITION/OFFSET of the tuple that failed; ``failed_value_note`` says what of
     its value is missing. ``corrects`` is the record that its source record has replaced, ``corrected_as`` the
-    one that has replaced it: then it is closed. All of them are "" where nothing is known.
+    one that has replaced it: then it is closed. All of them are "" if unknown.
     """
 
     partition: int
@@ -125,7 +125,7 @@ def read_newest(cluster: Cluster, limit: int) -> NewestDeadLetters:
 
 
 class Scanned(NamedTuple):
-    """How many dead letters a scan has read, whether there are older ones, and by name what closes them."""
+    """The result of a scan: the number read, whether there are older ones, and what closes them."""
 
     read: int
     has_older: bool

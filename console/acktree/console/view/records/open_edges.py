@@ -1,4 +1,4 @@
-"""Which consumer edges of a tree are open, computed from what its messages add up to. Pure.
+"""Computes which consumer edges of a tree are open from the sum of its messages. Pure.
 
 The XOR of a root's init and acks is the XOR of the edges that stand in one message only. Given the edges of
 the tuples found on the topics, the open ones are the subset with that sum: linear algebra over GF(2).
@@ -15,7 +15,7 @@ MAX_SINGLE = 1 << 20
 
 
 class Certainty(Enum):
-    """How sure an answer is."""
+    """The certainty of an answer."""
 
     EXACT = "exact"
     """The only subset of the edges found that has this sum, but for a chance below 2^-15."""

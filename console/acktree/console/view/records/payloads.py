@@ -1,7 +1,7 @@
-"""What a record holds, as people read it: JSON in lines, text or hexadecimal, and only its beginning.
+"""Formats the content of a record for people: JSON in lines, text or hexadecimal, and only its beginning.
 
-Invariant: what is shown is what the record holds: JSON is broken into lines, never parsed and written anew.
-Control characters are kept; whoever shows a text makes them visible.
+Invariant: the record is shown as it is: JSON is broken into lines, never parsed and written again. Control
+characters are kept; the code that shows a text makes them visible.
 """
 
 import codecs
@@ -42,7 +42,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class RecordPayload:
-    """Key and value of a record; where they are not shown, `missing` says in a sentence why."""
+    """Key and value of a record; if they are not shown, `missing` says in a sentence why."""
 
     key: Payload | None
     value: Payload | None

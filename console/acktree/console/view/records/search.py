@@ -1,9 +1,9 @@
-"""Search the log for the records about one source record.
+"""Searches the log for the records about one source record.
 
 A root id is a bijection of (slot, generation, offset), so no generation is guessed: the root ids that control
 records hold are inverted, and those of the record's slot and offset are its emissions. Then only partition
 root mod n of `T.ack` is searched, for the eight bytes of the root, before anything is decoded.
-Invariant: reading stops at a deadline, and the notes say what was left unread.
+Invariant: reading stops at a deadline, and the notes name the unread part.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ _BUT_GENERATION = ~(0xFFF << 40) & (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class TraceTarget:
-    """What is traced: a slot and an offset, which a root up to ``block`` - 1 offsets before may stand for."""
+    """The slot and offset to trace, which a root up to ``block`` - 1 offsets before may stand for."""
 
     slot: Slot
     offset: int
@@ -37,7 +37,7 @@ class TraceTarget:
 
 @dataclass(slots=True, kw_only=True)
 class Search(TreeReader):
-    """The reading of one record's trees."""
+    """Reads the trees of one record."""
 
     target: TraceTarget
     spout_tasks: set[int] = field(default_factory=set)

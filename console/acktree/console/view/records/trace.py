@@ -1,4 +1,4 @@
-"""The trace of one source record: what it is, what was found of it, and its state.
+"""Builds the trace of one source record: its emissions, their messages, and its state.
 
 Invariant: the state comes from what the spout has committed and the dead letters, emissions from the control
 topics.
@@ -37,7 +37,7 @@ class UnknownRecord(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What `acktree trace` prints; `payload` is that of the source record, None unless it is wanted.
+    """The document that `acktree trace` prints; `payload` is the source record's, None unless requested.
 
     `corrects` is TOPIC/PARTITION/OFFSET of the record that it replaces, "" if it replaces none that is known.
     `state` is done, pending, not emitted, not written yet, dead-lettered, expired, or not known.

@@ -1,6 +1,6 @@
-"""The dead letters of the record that a trace is about.
+"""Finds the dead letters of the record that a trace is about.
 
-Invariant: what closes a dead letter is no dead letter itself.
+Invariant: a record that closes a dead letter is not a dead letter.
 """
 
 from dataclasses import dataclass, replace

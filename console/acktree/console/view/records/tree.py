@@ -1,7 +1,7 @@
 """The tree of a source record as read from the log: its emissions, their messages, tuples and results. Pure.
 
-Invariant: each part carries the coordinates of the record it was read from; what could not be read, or is not
-certain, says so in words. The shapes are the JSON of `acktree trace`.
+Invariant: each part carries the coordinates of the record it was read from; a part that could not be read, or
+is uncertain, says so in words. The shapes are the JSON of `acktree trace`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ class ControlEntry:
 
 @dataclass(frozen=True, slots=True)
 class TupleTrace:
-    """What the headers of a tuple say: its trace context, and the roots of all its trees."""
+    """The trace in the headers of a tuple: its trace context, and the roots of all its trees."""
 
     context: TraceContext | None
     roots: tuple[int, ...]
@@ -92,7 +92,7 @@ class TraceResult:
 
 @dataclass(frozen=True, slots=True)
 class TracedEmission:
-    """One emission of the record: `open_value` is what its messages add up to, "0" when the tree is done."""
+    """One emission of the record: `open_value` is the XOR of its messages, "0" when the tree is done."""
 
     root: str
     run: int
@@ -112,7 +112,7 @@ class TracedEmission:
 
 @dataclass(slots=True)
 class RootFindings:
-    """What a search has found of one root, values as numbers."""
+    """The findings of a search about one root, values as numbers."""
 
     root: int
     version: int | None = None

@@ -1,7 +1,7 @@
-"""Reads what the log holds of trees whose roots are known: their acks, fails and tuples.
+"""Reads from the log the acks, fails and tuples of trees whose roots are known.
 
 `acktree trace` reads one record's trees with it, `acktree export-traces` many at once.
-Invariant: reading stops at a deadline; what was left unread, is no longer there or may not be read is a note.
+Invariant: reading stops at a deadline; a note names each part that is unread, gone or forbidden.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ def headers_of(record: Record) -> Headers:
 
 @dataclass(slots=True)
 class TreeReader:
-    """One reading: what it has found by root, and what it has read."""
+    """One reading of trees: its findings by root, and what it has read."""
 
     cluster: Cluster
     deadline_s: float
