@@ -1,4 +1,4 @@
-"""Whole topologies without Kafka, in virtual time: see docs/testing.md.
+"""Runs whole topologies without Kafka, in virtual time: see docs/testing.md.
 
 Invariant: importing this imports nothing of the extra ``testing``; using it does.
 """

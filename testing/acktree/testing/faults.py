@@ -1,7 +1,7 @@
-"""Faults in a test's own words: what is killed, paused, lost or refused, and at which moment.
+"""Injects the faults that a test asks for: what is killed, paused, lost or refused, and at which moment.
 
-Invariant: a fault strikes where it was asked for or is reported as one that never did; a name that does not
-exist is refused with the list of those that do.
+Invariant: a fault strikes where the test asked for it or is reported as one that never did; a name that does
+not exist is refused with the list of those that do.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ COMMIT_CALLS = ("consumer.commit", "producer.commit_transaction")
 
 
 class Moment(NamedTuple):
-    """When a fault strikes: at a hook of the simulation, for some of its topics or calls."""
+    """The moment at which a fault strikes: a hook of the simulation, for some of its topics or calls."""
 
     hook: str
     """call, write (before a record is in the log), written, or answer"""

@@ -1,6 +1,6 @@
-"""Fewer idle turns: in a simulation a loop that finds nothing to do costs as much as one that works.
+"""Makes idle turns rare: in a simulation a loop that finds nothing to do costs as much as one that works.
 
-Invariant: what arrives still ends a wait at once, so no outcome changes; only idle seconds get cheaper.
+Invariant: an arrival still ends a wait immediately, so no outcome changes; only idle seconds get cheaper.
 """
 
 import sys

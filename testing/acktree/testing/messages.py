@@ -1,6 +1,6 @@
-"""What became of the messages of a Python spout's task, over all its processes.
+"""Records the outcomes of the messages of a Python spout's task, over all its processes.
 
-Invariant: a result is recorded before the spout is told.
+Invariant: a result is recorded before the spout is notified.
 """
 
 from collections.abc import Callable, Hashable

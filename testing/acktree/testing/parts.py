@@ -1,4 +1,4 @@
-"""What a test gives to run a topology: spouts, bolts and stages, checked, and as the processes that run them.
+"""Checks the spouts, bolts and stages that a test gives to a topology, and makes the processes that run them.
 
 Invariant: every name belongs to the topology, and every part of the topology is given or left out on purpose.
 """
@@ -31,7 +31,7 @@ Make = Callable[[Service], Runner]
 
 @dataclass
 class Parts:
-    """See ``TopologyTester``, whose arguments these are."""
+    """The parts of a topology; ``TopologyTester`` documents its arguments."""
 
     kernel: Kernel
     topology: Topology

@@ -1,6 +1,6 @@
 """The pytest fixture ``topology_tester``: testers that are closed when their test ends.
 
-Invariant: loading it imports nothing of the extra ``testing``, so pytest works where that is not installed.
+Invariant: loading it imports nothing of the extra ``testing``, so pytest works without it.
 """
 
 from collections.abc import Callable, Iterator

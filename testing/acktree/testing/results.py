@@ -1,6 +1,6 @@
-"""What a tested topology has done, read from the logs and offsets of the simulated cluster.
+"""Reads the results of a tested topology from the logs and offsets of the simulated cluster.
 
-Invariant: everything here is what a read_committed reader of the real topics would find.
+Invariant: every result is one that a read_committed reader of the real topics would find.
 """
 
 from collections.abc import Callable, Iterable, Iterator

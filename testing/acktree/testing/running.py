@@ -1,7 +1,7 @@
-"""A topology under test that runs: its processes on a simulated Kafka, and virtual time.
+"""Runs a topology under test: its processes on a simulated Kafka, in virtual time.
 
-Invariant: a test never waits for real time and never for ever: what does not come within a limit of virtual
-time is an error that says what is missing. Nothing runs but inside this class's own calls.
+Invariant: a test never waits for real time and never forever: reaching a limit of virtual time is an error
+that says what is missing. Nothing runs outside of this class's calls.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +39,7 @@ SHOWN = 10
 
 
 class RunningTopology:
-    """What ``TopologyTester`` adds its verbs to."""
+    """A running topology, to which ``TopologyTester`` adds its verbs."""
 
     def __init__(
         self,

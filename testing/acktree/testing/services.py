@@ -1,7 +1,7 @@
-"""The processes of a tested topology: what runs, and what is started again after a kill.
+"""Runs the processes of a tested topology, and starts them again after a kill.
 
-Invariant: an error that ends a process is raised in the test, with its own traceback, unless the test has
-said that such a process is started again.
+Invariant: an error that ends a process is raised in the test, with its own traceback, unless the test expects
+such a process to be started again.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ RESTART_S = 1.0
 
 
 class Runner(Protocol):
-    """What a process runs: an acker, a worker, a spout, a Spark application."""
+    """Runs in a process: an acker, a worker, a spout, a Spark application."""
 
     def run(self) -> object: ...
     def stop(self) -> object: ...
@@ -24,7 +24,7 @@ class Runner(Protocol):
 
 @dataclass(eq=False)
 class Service:
-    """A process that is started again where it was killed; ``name`` is COMPONENT-NUMBER."""
+    """A process that is started again after a kill; ``name`` is COMPONENT-NUMBER."""
 
     name: str
     component: str

@@ -1,4 +1,4 @@
-"""The tester of a topology: what a test does to it, and what it finds out about it.
+"""The tester of a topology: drives it from a test, and observes the results.
 
 Invariant: every name that a test gives is checked, and a wrong one is refused with those that exist.
 """

@@ -1,6 +1,6 @@
-"""The simulated world: what acktree.core.world offers, answered by a kernel and a simulated cluster.
+"""Implements acktree.core.world by a kernel and a simulated cluster.
 
-Invariant: it is asked only by tasks of simulated processes, and every answer follows from the seed.
+Invariant: only tasks of simulated processes call it, and every answer follows from the seed.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class SimulatedLock:
 
 
 class SimulatedWorld:
-    """See the module."""
+    """The world of simulated processes."""
 
     is_simulated = True
 

@@ -1,7 +1,7 @@
-"""One attempt of a simulated Spark task: its two Python processes, and the rows between them.
+"""Runs one attempt of a simulated Spark task: its two Python processes, and the rows between them.
 
 Invariant: the writer sees its rows end in the same way whether they were all or not; only Spark's end marker
-behind them tells.
+behind them proves it.
 """
 
 import io
@@ -28,11 +28,11 @@ class TaskDied(AcktreeError):
 
 
 class StepFailed(AcktreeError):
-    """A step of a simulated task failed that stands between its reading and its writing process."""
+    """A step of a simulated task failed between its reading and its writing process."""
 
 
 class State(Enum):
-    """What has become of an attempt."""
+    """The state of an attempt."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -42,7 +42,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class TaskBody:
-    """What a task does: rows from a process that reads, through one that writes."""
+    """The work of a task: rows from a process that reads, through one that writes."""
 
     source: Callable[[], Batches]
     write: Callable[[Batches], Batches]
@@ -85,7 +85,7 @@ class Channel:
 
 
 class EndOfInput(io.RawIOBase):
-    """What follows the rows on the socket of a Python process: Spark's end marker, if they were all."""
+    """Follows the rows on the socket of a Python process: Spark's end marker, if they were all."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()

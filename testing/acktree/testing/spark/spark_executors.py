@@ -1,8 +1,9 @@
-"""Simulated Spark executors: task attempts in Python processes that read, and in others that write.
+"""Simulates Spark executors: task attempts in Python processes that read, and in others that write.
 
-Invariant: an attempt ends once, by its result, an error, or the death of a process; its writer is told that
-its input is whole only if its reader reached the end. Jobs, retries, twins and losses are Spark's: a task
-fails for good at its MAX_FAILURES-th error; the first attempt that ends well wins, and its twin is killed.
+Invariant: an attempt ends once, by its result, an error, or the death of a process; its writer gets the end
+marker of a whole input only if its reader reached the end. Jobs, retries, twins and losses are Spark's: a
+task fails for good at its MAX_FAILURES-th error; the first attempt that ends well wins, and its twin is
+killed.
 """
 
 import io

@@ -1,7 +1,7 @@
-"""As much of Spark's DataFrame, context and plans as the stage uses, on simulated executors.
+"""Simulates as much of Spark's DataFrame, context and plans as the stage uses.
 
-Invariant: it says of its plan what Spark would say, so the product decides for itself what is narrow and
-which tasks have run twice. Anything else that is asked of it is an AttributeError.
+Invariant: it describes its plan as Spark would, so the product decides for itself what is narrow and which
+tasks have run twice. Any other attribute is an AttributeError.
 """
 
 import pickle
@@ -189,14 +189,14 @@ def _of_part(batch: pa.RecordBatch, column: str, part: int, count: int) -> pa.Re
 
 @dataclass
 class Scan:
-    """The scan of a source: what its tasks read, pickled."""
+    """The scan of a source: the reads of its tasks, pickled."""
 
     pickled: list[bytes]
 
 
 @dataclass
 class _Jvm:
-    """What the product asks the JVM about a plan: ``runtime/plan_shape.py``, ``driver/timeout_resets.py``."""
+    """Answers the product's questions to the JVM about a plan, as in ``runtime/plan_shape.py``."""
 
     scan: Scan | None
 

@@ -1,4 +1,4 @@
-"""What a test says of a Spark stage: a function of one row, applied to record batches as Spark would.
+"""Makes a Spark stage of a test's function of one row, applied to record batches as Spark would.
 
 Invariant: a row that the function makes keeps the anchors of the row it was made from, as in a DataFrame
 whose transform passes the column on.
@@ -19,7 +19,7 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class StageRow(NamedTuple):
-    """A row of the source, as Spark's columns."""
+    """A row of the source, with Spark's columns."""
 
     key: bytes | None
     value: bytes | None

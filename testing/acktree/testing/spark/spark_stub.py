@@ -1,8 +1,8 @@
-"""A stand-in for Spark: the order in which MicroBatchExecution calls a source and a stage, without a JVM.
+"""Stands in for Spark: calls a source and a stage in the order of MicroBatchExecution, without a JVM.
 
 Invariant: the source and the stage are the product's own, and are called as Spark calls them: an offset is
-logged before anything of its batch is read, a batch is logged as done after its stage, and the source learns
-of that with the next call. Only the checkpoint survives the process.
+logged before anything of its batch is read, a batch is logged as done after its stage, and the source notices
+with the next call. Only the checkpoint survives the process.
 """
 
 import json
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 
 class Calls(Enum):
-    """How Spark asks a source for offsets."""
+    """Spark's ways to ask a source for offsets."""
 
     WITH_START = "4.2 and newer"
     WITHOUT_START = "4.0 and 4.1"
@@ -48,7 +48,7 @@ class ConcurrentQuery(AcktreeError):
 
 @dataclass
 class Checkpoint:
-    """What Spark keeps of a query on disk: a name, and the logs of offsets and of commits."""
+    """The part of a query that Spark keeps on disk: a name, and the logs of offsets and of commits."""
 
     query: str = ""
     offsets: dict[int, str] = field(default_factory=dict)

@@ -8,15 +8,15 @@ class SimulationError(AcktreeError):
 
 
 class NotSimulated(SimulationError):
-    """The simulated Kafka was asked for something that it does not know, or by a real thread."""
+    """The simulated Kafka does not support a call, or was called by a real thread."""
 
 
 class NothingCanHappen(SimulationError):
-    """Everybody waits for something that never comes."""
+    """Every task waits for something that never comes."""
 
 
 class TookTooLong(SimulationError):
-    """What was waited for did not happen within the limit of virtual time."""
+    """An expected event did not happen within the limit of virtual time."""
 
 
 class UnknownFault(SimulationError):
@@ -24,11 +24,11 @@ class UnknownFault(SimulationError):
 
 
 class FaultNeverStruck(SimulationError):
-    """A fault that a test asked for has not happened, so the test has not shown what it is to show."""
+    """A fault that a test asked for has not happened, so the test has not shown what it should."""
 
 
 class MissingPart(SimulationError):
-    """A tester was not given what a spout or bolt of its topology does, or something its topology lacks."""
+    """A tester lacks the code of a spout or bolt, or was given code that its topology has no place for."""
 
 
 class UnknownName(SimulationError):

@@ -1,8 +1,8 @@
-"""Virtual time: simulated processes whose tasks run one at a time and take turns only where they wait.
+"""Runs simulated processes in virtual time: their tasks run one at a time, and yield only where they wait.
 
 Invariant: one seed gives one run. A task runs until it waits; what runs next depends on virtual time alone,
 and time passes only when nothing can run. The idea is FoundationDB's; the form for synchronous code, where
-every wait hands over, is that of Neon's desim.
+every wait yields, is that of Neon's desim.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Process:
 
 
 class Timer:
-    """Something to be done at a time, unless it is cancelled."""
+    """A call at a time, unless it is cancelled."""
 
     __slots__ = ("call",)
 

@@ -39,7 +39,7 @@ class _Sleeper(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module."""
+    """An event loop in virtual time."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._sleeper = kernel, _Sleeper(kernel)

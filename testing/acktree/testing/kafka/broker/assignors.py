@@ -1,4 +1,4 @@
-"""Members of a group, and how partitions are shared out among them: Kafka's own assignors.
+"""Assigns partitions to the members of a group, as Kafka's own assignors do.
 
 Invariant: every partition of a topic that anybody subscribes to has one member.
 """

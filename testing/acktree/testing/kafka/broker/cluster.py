@@ -1,4 +1,4 @@
-"""A simulated cluster: topics, groups and transactions behind one door."""
+"""Simulates a cluster: topics, groups and transactions behind one door."""
 
 import base64
 import uuid

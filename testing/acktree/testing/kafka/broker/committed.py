@@ -1,4 +1,4 @@
-"""What a group has committed, and what open transactions hold for it.
+"""Keeps the offsets that a group has committed, and those that open transactions hold for it.
 
 Invariant: of two offsets of a partition the one that came later stays, whether it was committed plainly or
 with a transaction, and whenever that ended.
@@ -25,7 +25,7 @@ class Committed:
 
 
 class Offsets(dict[Place, Committed]):
-    """What a group has committed; calls back at each change."""
+    """The committed offsets of a group; calls back at each change."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__()

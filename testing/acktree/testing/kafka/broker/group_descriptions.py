@@ -1,4 +1,4 @@
-"""Groups as an admin client describes them, in the classes of confluent's clients.
+"""Describes groups to an admin client, in the classes of confluent's clients.
 
 Invariant: describing a group changes nothing of it, and creates none.
 """

@@ -1,8 +1,8 @@
-"""The group coordinator: members, assignments and committed offsets, for both rebalance protocols.
+"""Simulates the group coordinator: members, assignments and committed offsets, for both rebalance protocols.
 
-Invariant: an offset is committed only by a member of the present generation (classic) or of its own present
-epoch (KIP-848), by anybody while the group is empty, and by nobody else. Members that are not heard of for
-their session timeout are removed.
+Invariant: an offset is committed only by a member of the present generation (classic) or in its present epoch
+(KIP-848), by anybody while the group is empty, and by nobody else. Members that send nothing for their
+session timeout are removed.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ SESSION_TIMEOUT_S, HEARTBEAT_S, REBALANCE_TIMEOUT_S = 45.0, 5.0, 300.0
 
 
 class Phase(Enum):
-    """What a classic group is doing."""
+    """The phase of a classic group."""
 
     EMPTY = "empty"
     JOINING = "joining"

@@ -1,4 +1,4 @@
-"""Topics and the logs of their partitions, as a broker keeps them.
+"""Simulates topics and the logs of their partitions, as a broker keeps them.
 
 Invariant: offsets only grow, control records take one each, and a read_committed reader sees nothing beyond
 the first offset of the oldest open transaction, and no record of an aborted one.
@@ -15,7 +15,7 @@ CREATE_TIME, LOG_APPEND_TIME = 1, 2
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -241,7 +241,7 @@ TOPIC_DEFAULTS = {
 
 @dataclass(eq=False)
 class Topic:
-    """One topic; a topic that is deleted and created again is another one."""
+    """One topic; a topic that is deleted and created again is a different one."""
 
     name: str
     topic_id: str

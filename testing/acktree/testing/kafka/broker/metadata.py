@@ -1,4 +1,4 @@
-"""Metadata of a simulated cluster, in the classes of confluent's clients."""
+"""Returns the metadata of a simulated cluster, in the classes of confluent's clients."""
 
 from confluent_kafka import KafkaError, Node, TopicPartitionInfo
 from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata

@@ -1,4 +1,4 @@
-"""Between the clients of a process and the broker: how long a request takes, and whether it arrives.
+"""Simulates the network between a process and the broker: how long a request takes, and whether it arrives.
 
 Invariant: every call of a client passes here first, so a fault may strike between any two of them; a dead
 process makes no request.
@@ -16,7 +16,7 @@ RETRY_S = 0.1
 
 
 class Network:
-    """What lies between one process and the cluster."""
+    """The network between one process and the cluster."""
 
     def __init__(self, cluster: Cluster, process: Process, delay_s: Callable[[], float]) -> None:
         self.cluster, self.process, self.delay_s = cluster, process, delay_s

@@ -1,4 +1,4 @@
-"""Offsets between a client and its group: partitions with the broker's answers.
+"""Passes offsets between a client and its group: partitions with the broker's answers.
 
 Invariant: answers are in the order of a real broker's response, as the client reports the last error of it.
 """

@@ -1,4 +1,4 @@
-"""Settings of a broker and its groups, and which changes it accepts; those of topics are with the logs."""
+"""Keeps settings of a broker and its groups, and checks changes; those of topics are with the logs."""
 
 from collections.abc import Mapping
 

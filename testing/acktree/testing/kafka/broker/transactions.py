@@ -1,4 +1,4 @@
-"""The transaction coordinator: producer ids, epochs, and what becomes of transactions.
+"""Simulates the transaction coordinator: producer ids, epochs, and the outcomes of transactions.
 
 Invariant: at most one producer of a transactional id may write, that of the newest epoch; a transaction ends
 once, by its producer, by the next one's start, or by its timeout. Its markers reach the partitions one by
@@ -25,7 +25,7 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class TransactionalId:
-    """What the coordinator knows about one transactional id."""
+    """The coordinator's state of one transactional id."""
 
     name: str
     producer_id: int
@@ -41,7 +41,7 @@ class TransactionalId:
 
 
 class TransactionCoordinator:
-    """All transactional ids of a cluster."""
+    """Coordinates all transactional ids of a cluster."""
 
     def __init__(self, kernel: Kernel, end_offsets: Callable[[str, Transaction], None]) -> None:
         """``end_offsets`` is called when the marker of a transaction has reached a group."""

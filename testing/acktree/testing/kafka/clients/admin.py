@@ -1,4 +1,4 @@
-"""The simulated AdminClient: the part of confluent's that acktree uses."""
+"""Simulates the AdminClient: the part of confluent's that acktree uses."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -68,7 +68,7 @@ def _answer_of(ask: Callable[[], Any]) -> Any:
 
 
 class SimulatedAdmin:
-    """See the module."""
+    """An AdminClient of a simulated cluster."""
 
     def __init__(self, network: Network, _settings: dict[str, Any]) -> None:
         self._network, self._kernel, self._cluster = network, network.kernel, network.cluster

@@ -1,4 +1,4 @@
-"""Records on their way to a simulated broker, and why it refuses a batch of them."""
+"""Batches records on their way to a simulated broker, and finds out why it refuses a batch."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +39,7 @@ class Queued:
 
 
 class Limits(NamedTuple):
-    """How many records a client queues, how large one may be, and how much it sends at once."""
+    """The limits of a client: records in its queue, bytes of a record, bytes and records of a batch."""
 
     queued: int
     record_bytes: int

@@ -1,7 +1,7 @@
-"""The simulated Consumer: the interface of confluent's, for group members and for those who assign.
+"""Simulates the Consumer: the interface of confluent's, for group members and for assigned consumers.
 
-Invariant: callbacks run inside ``poll``, ``consume`` and ``close``, in the task that calls them.
-Reading itself is the fetcher's business.
+Invariant: callbacks run inside ``poll``, ``consume`` and ``close``, in the task that calls them. The fetcher
+does the reading.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from acktree.testing.virtual.errors import NotSimulated
 
 
 class SimulatedConsumer:
-    """See the module."""
+    """A Consumer of a simulated cluster."""
 
     def __init__(self, network: Network, settings: dict[str, Any]) -> None:
         self._network, self._kernel, self._cluster = network, network.kernel, network.cluster

@@ -1,7 +1,7 @@
-"""What a simulated consumer reads: its partitions, where each stands, and the records.
+"""Reads the records of a simulated consumer: its partitions and their positions.
 
-Invariant: records of one partition come in order and each once, from the position on. Group membership and
-committing are the consumer's business.
+Invariant: records of one partition come in order and each once, from the position on. The consumer handles
+group membership and commits.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ ERROR_BACKOFF_S = 0.5
 
 @dataclass(eq=False, slots=True)
 class Fetch:
-    """How far one partition is read."""
+    """The position of one partition."""
 
     start: int
     """Where to begin: an offset, or one of the logical ones."""
@@ -52,7 +52,7 @@ class Fetch:
 
 
 class Fetcher:
-    """See the module."""
+    """Reads the assigned partitions of one consumer."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""A consumer's membership in its group: the part of librdkafka that talks to the coordinator by itself.
+"""Simulates a consumer's membership in its group: the part of librdkafka that talks to the coordinator.
 
-Invariant: what the coordinator decides reaches the application only as an event that its next poll serves;
+Invariant: the coordinator's decisions reach the application only as an event that its next poll serves;
 partitions are given up to the group only after that.
 """
 
@@ -32,7 +32,7 @@ class Event:
 
 
 class Membership:
-    """What both protocols have in common."""
+    """The common part of both protocols."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Membership:
 
 
 class ClassicMembership(Membership):
-    """Eager rebalances: everything is given up, then everyone joins again."""
+    """Rebalances eagerly: everything is given up, then everyone joins again."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -1,4 +1,4 @@
-"""What a simulated consumer returns and a simulated producer reports: confluent's Message."""
+"""Simulates confluent's Message: what a consumer returns and a producer reports."""
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError
 
@@ -6,7 +6,7 @@ from acktree.testing.kafka.broker.log import Header, StoredRecord
 
 
 class SimulatedMessage:
-    """A record, or an error that concerns a place."""
+    """A record, or an error that concerns a partition."""
 
     __slots__ = ("_error", "_offset", "_partition", "_record", "_topic")
 

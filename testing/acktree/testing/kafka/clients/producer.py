@@ -1,4 +1,4 @@
-"""The simulated Producer: the interface of confluent's, idempotent and transactional.
+"""Simulates the Producer: the interface of confluent's, idempotent and transactional.
 
 Invariant: an error that needs an abort, or is fatal, is raised by every transactional call until it is dealt
 with; a fatal one is also raised once by ``poll`` or ``flush``, as confluent's client does.
@@ -21,7 +21,7 @@ OFFSETS_RETRY_S = 0.5
 
 @dataclass(eq=False)
 class GroupMetadata:
-    """What a consumer tells a transactional producer about its membership."""
+    """The membership of a consumer, for a transactional producer."""
 
     group: str
     member_id: str = ""
@@ -31,7 +31,7 @@ class GroupMetadata:
 
 @dataclass
 class TransactionState:
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     name: str
     timeout_ms: int
@@ -67,7 +67,7 @@ class TransactionState:
 
 
 class SimulatedProducer(Sender):
-    """See the module."""
+    """A Producer of a simulated cluster."""
 
     def __init__(self, network: Network, settings: dict[str, Any]) -> None:
         super().__init__(network, settings)

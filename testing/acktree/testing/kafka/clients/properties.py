@@ -1,4 +1,4 @@
-"""Names of client properties: a simulated client refuses those that librdkafka refuses."""
+"""Checks the names of client properties: a simulated client refuses those that librdkafka refuses."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""How a simulated producer gets records to the broker: queues, batches and delivery reports.
+"""Sends the records of a simulated producer to the broker: queues, batches and delivery reports.
 
-Invariant: records of one partition arrive in order. When its process dies, of what was not acknowledged
-nothing, a prefix or everything arrives, partition by partition.
+Invariant: records of one partition arrive in order. When its process dies, nothing, a prefix or everything of
+the unacknowledged records arrives, partition by partition.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ Answer = tuple[StoredRecord | None, KafkaError | None]
 
 
 class Sender:
-    """See the module."""
+    """Sends the records of one producer."""
 
     def __init__(self, network: Network, settings: dict[str, Any]) -> None:
         self._network, self._kernel, self._cluster = network, network.kernel, network.cluster
