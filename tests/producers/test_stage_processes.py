@@ -27,7 +27,7 @@ from acktree.producers import BasicBolt
 from acktree.producers.spouts.driver.owners import TakenOver
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver
+from acktree.producers.spouts.state_topic import ZombieDriver, control_record
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
 from acktree.spark.driver.spark_spout import SparkSpoutDriver
@@ -326,7 +326,7 @@ def test_a_task_that_a_newer_version_does_not_have_is_fenced_by_those_it_has(tes
     driver.open(None)
     assert len(driver.topics.partitions) == PARTITIONS
     with pytest.raises(ZombieDriver):
-        paused.write([OutputRecord(f"{tester.name}.words", None, b"late")], [])
+        paused.write([control_record(f"{tester.name}.words", 0, b"late")], [])
     paused.close()
     driver.close()
     assert tester.read("words") == []

@@ -5,6 +5,7 @@ from acktree.producers.collecting.arithmetic.pending import Message
 from acktree.producers.collecting.batch import BatchCollector
 from acktree.producers.collecting.collector import Collector
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
+from acktree.producers.columns import Child
 from acktree.producers.errors import (
     AckedTwice,
     AlreadyPending,
@@ -32,7 +33,6 @@ from acktree.producers.errors import (
     WrongThread,
     WrongTopic,
 )
-from acktree.producers.functions import Child
 from acktree.producers.functions import bolt as bolt
 from acktree.producers.functions import stage as stage
 from acktree.producers.idempotency import NoLastingKey, WriteOnce

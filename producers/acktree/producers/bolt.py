@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from acktree.core.topology.registry import Published
 from acktree.producers.collecting.batch import BatchCollector
 from acktree.producers.collecting.collector import Collector, UserHeaders
+from acktree.producers.columns import Child
 from acktree.producers.errors import NotInHand
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Tuple
@@ -55,6 +56,11 @@ class Emit:
             self._collector.faults.refuse_call(misuse)
         else:
             self._collector.emit_one(self.current, value, topic, key, headers, timestamp_ms)
+
+    def many(self, children: Sequence[Child]) -> None:
+        """Emit the children that a function returned; none of them if one is refused."""
+        assert self.current is not None, "only a function's own execute calls this"
+        self._collector.emit_children(self.current, children)
 
     def reset_timeout(self) -> None:
         """Restart the message timeout of the tuple's source records. Raises NotInHand."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,16 @@ Payload = bytes | str | None
 Pairs = Sequence[tuple[str, Payload]]
 NO_TIMESTAMP = 0
 """For librdkafka: use the time of the call."""
+
+
+class Child(NamedTuple):
+    """A value that a function returns with its topic, key, headers or timestamp."""
+
+    value: Any
+    topic: str | None = None
+    key: Payload = None
+    headers: Pairs | None = None
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ import types
 import typing
 from collections import abc
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, Emit
-from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.columns import Child
 from acktree.producers.errors import BadHandler, NotDeserializable
 from acktree.producers.serdes.payloads import find_serdes
 from acktree.producers.tuples import Tuple
@@ -32,17 +31,6 @@ _MANY = (
     abc.AsyncIterable,
     abc.AsyncGenerator,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A value that a function returns with its topic, key, headers or timestamp."""
-
-    value: Any
-    topic: str | None = None
-    key: bytes | str | None = None
-    headers: UserHeaders | None = None
-    timestamp_ms: int | None = None
 
 
 def bolt(
@@ -160,22 +148,33 @@ def _make(
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
     def call(tup: Tuple) -> Any:
-        if payload and tup.value is None and not takes_none:
+        if not payload:
+            return function(tup)
+        given = tup.payload
+        if given is None and not takes_none and tup.value is None:
             raise NotDeserializable(f"{tup!r} is a tombstone, and {payload!r} of {label} takes no None")
-        return function(*(tup if is_tuple else tup.payload for is_tuple in takes_tuple))
+        if len(takes_tuple) == 1:
+            return function(given)
+        return function(tup, given) if takes_tuple[0] else function(given, tup)
 
     def execute(self: AnyBolt, tup: Tuple, emit: Emit) -> None:
-        for child in _children(call(tup)):
-            _emit(emit, child, key)
+        found = call(tup)
+        if isinstance(found, list):
+            emit.many(_to_emit(found, key))
+        elif isinstance(found, Iterator):
+            for child in found:
+                emit.many(_to_emit((child,), key))
+        else:
+            emit.many(_to_emit((found,), key))
 
     async def execute_async(self: AnyBolt, tup: Tuple, emit: Emit) -> None:
         found = call(tup)
         if isinstance(found, AsyncIterator):
             async for child in found:
-                _emit(emit, child, key)
+                emit.many(_to_emit((child,), key))
         else:
-            for child in _children(await found):
-                _emit(emit, child, key)
+            found = await found
+            emit.many(_to_emit(found if isinstance(found, list | Iterator) else (found,), key))
 
     body = {
         "name": name or function.__name__,
@@ -189,21 +188,13 @@ def _make(
     return type(function.__name__, (AsyncBolt if is_async else BasicBolt,), body)
 
 
-def _children(found: Any) -> Iterable[Any]:
-    return found if isinstance(found, list | Iterator) else (found,)
-
-
-def _emit(emit: Emit, child: Any, key: KeyOf | None) -> None:
-    if isinstance(child, Child):
-        emit(
-            child.value,
-            topic=child.topic,
-            key=child.key,
-            headers=child.headers,
-            timestamp_ms=child.timestamp_ms,
-        )
-    elif child is not None:
-        emit(child, key=None if key is None else key(child))
+def _to_emit(found: Iterable[Any], key: KeyOf | None) -> list[Child]:
+    """Return what a function returned as children; None emits nothing."""
+    return [
+        each if isinstance(each, Child) else Child(each, None, None if key is None else key(each))
+        for each in found
+        if each is not None
+    ]
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:

@@ -4,6 +4,7 @@ Invariant: a fatal error is kept, so a bolt that swallows it acks nothing afterw
 """
 
 import logging
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -34,6 +35,8 @@ class ChildOutput:
         self, counters: Counters, produce: Produce, produce_rows: ProduceRows | None, lines: RepeatedLines
     ) -> None:
         self.produce = produce
+        self.held: list[ProduceCall] | None = None
+        """What is kept instead of produced, if it is a list."""
         self._produce_rows = produce_rows or partial(produce_each, produce)
         self._counters, self._lines = counters, lines
         self._fatal_error: Exception | None = None
@@ -48,8 +51,13 @@ class ChildOutput:
         timestamp_ms: int | None,
     ) -> bool:
         """Produce a child; return whether its topic accepts it."""
+        call = topic, value, key, headers, timestamp_ms or NO_TIMESTAMP
+        if self.held is not None:
+            self.held.append(call)
+            self._counters.emitted += 1
+            return True
         try:
-            self.produce(topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
+            self.produce(*call)
         except Unwritable as error:
             self.record_unwritable(parents, error)
             return False
@@ -58,15 +66,28 @@ class ChildOutput:
         self._counters.emitted += 1
         return True
 
-    def write_held(self, produce: Produce, parents: tuple[Tuple, ...], call: ProduceCall) -> None:
+    def write_all(self, parents: tuple[Tuple, ...], calls: Sequence[ProduceCall]) -> None:
+        """Produce children, or hold them."""
+        if self.held is not None:
+            self.held += calls
+            self._counters.emitted += len(calls)
+            return
+        for call in calls:
+            self.write(parents, *call)
+
+    def write_held(
+        self, parents: tuple[Tuple, ...], calls: Iterable[ProduceCall], produce: Produce | None = None
+    ) -> None:
         """Produce what was held instead, and counted as emitted."""
-        try:
-            produce(*call)
-        except Unwritable as error:
-            self._counters.emitted -= 1
-            self.record_unwritable(parents, error)
-        except Exception as error:
-            self.raise_fatal(error)
+        produce = produce or self.produce
+        for call in calls:
+            try:
+                produce(*call)
+            except Unwritable as error:
+                self._counters.emitted -= 1
+                self.record_unwritable(parents, error)
+            except Exception as error:
+                self.raise_fatal(error)
 
     def write_rows(self, topic: str, rows: Rows) -> Unwritten:
         """Produce columns; return the rows that can never be written."""

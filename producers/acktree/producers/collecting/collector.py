@@ -14,23 +14,19 @@ from typing import Any
 
 from acktree.core import world
 from acktree.core.topology.registry import History
-from acktree.producers.collecting.arithmetic.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
+from acktree.producers.collecting.arithmetic.ack_sums import HEAD_BYTES, AckSums
 from acktree.producers.collecting.arithmetic.edge_pool import EdgePool
 from acktree.producers.collecting.arithmetic.origins import Origins
 from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.arithmetic.targets import Target, Targets
-from acktree.producers.collecting.child_output import ChildOutput
+from acktree.producers.collecting.child_output import ChildOutput, ProduceCall
 from acktree.producers.collecting.counters import Counters
 from acktree.producers.collecting.fails import Fails
 from acktree.producers.collecting.misuses import Misuses
 from acktree.producers.collecting.repeated_lines import RepeatedLines
 from acktree.producers.collecting.retry_rules import RetryRules
 from acktree.producers.collecting.traces import handed_on
-from acktree.producers.columns import (
-    Pairs,
-    Produce,
-    ProduceRows,
-)
+from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload, Produce, ProduceRows
 from acktree.producers.errors import Misuse, reason_given, reason_of
 from acktree.producers.serdes.payloads import NO_PAYLOADS
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
@@ -39,6 +35,10 @@ from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import emitted_value
 
 UserHeaders = Pairs
+ChildFields = tuple[Any, str | None, Payload, Pairs | None, int | None]
+"""A ``Child``, or its fields."""
+CheckedChild = tuple[Target, Payload, Payload, Pairs | None, int]
+"""What may be written: target, value, key, headers and timestamp."""
 
 _ROOT_BYTES, _SINGLE_BYTES = 10, 18
 
@@ -176,45 +176,62 @@ class Collector:
         timestamp_ms: int | None = None,
     ) -> None:
         """Emit a child of one tuple; the fast path of ``emit``."""
+        self.emit_children(parent, ((value, topic, key, headers, timestamp_ms),))
+
+    def emit_children(self, parent: Tuple, children: Iterable[ChildFields]) -> None:
+        """Emit children of one tuple, as ``emit`` does with each; none of them if one is refused."""
         try:
             if parent._state is not IN_HAND and is_over(parent):
                 return
-            target = self.targets.find(topic)
-            if value.__class__ is not bytes:
-                value = self.payloads.write(value, target.topic)
-            if (
-                value.__class__ is not bytes
-                or (key is not None and key.__class__ is not bytes)
-                or headers
-                or timestamp_ms is not None
-                or self._thread_id() not in self.faults.threads
-            ):
-                self.faults.check_emission(value, key, headers, timestamp_ms)
+            find, faults = self.targets.find, self.faults
+            is_ours = self._thread_id() in faults.threads
+            checked = []
+            for value, topic, key, headers, timestamp_ms in children:
+                target = find(topic)
+                if value.__class__ is not bytes:
+                    value = self.payloads.write(value, target.topic)
+                if (
+                    value.__class__ is not bytes
+                    or (key is not None and key.__class__ is not bytes)
+                    or headers
+                    or timestamp_ms is not None
+                    or not is_ours
+                ):
+                    faults.check_emission(value, key, headers, timestamp_ms)
+                if self.hands_on_traces:
+                    headers = handed_on(self._bolt, (parent,), headers)
+                checked.append((target, value, key, headers, timestamp_ms or NO_TIMESTAMP))
         except Misuse as misuse:
             self.faults.refuse_call(misuse, (parent,))
             return
-        anchors = parent._anchors
-        if self.hands_on_traces:
-            headers = handed_on(self._bolt, (parent,), headers)
         self._acquire()
         try:
             if (parent._collector is not self or parent._state is not IN_HAND) and not self._is_mine(parent):
                 return
-            if not anchors:
-                written = list(headers) if headers else None
-                self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
-                return
-            if len(anchors) == _SINGLE_BYTES:
-                child = anchors[:_ROOT_BYTES] + self._take_edge()
-            else:
-                child = self._child_anchors(parent)
-            header = HEADER, target.head + child
-            written = [*headers, header] if headers else [header]
-            is_written = self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
-            if is_written and target.hashes:
-                defer_to_ack(parent, target.acked_children, child)
+            self._write_children(parent, checked)
         finally:
             self._release()
+
+    def _write_children(self, parent: Tuple, children: list[CheckedChild]) -> None:
+        """Write children of a tuple, which is not acked if a topic never accepts one of them."""
+        anchors, take_edge = parent._anchors, self._take_edge
+        of_root = anchors[:_ROOT_BYTES] if len(anchors) == _SINGLE_BYTES else None
+        calls: list[ProduceCall] = []
+        deferred = []
+        for target, value, key, headers, timestamp_ms in children:
+            written = list(headers) if headers else None
+            if anchors:
+                child = of_root + take_edge() if of_root else self._child_anchors(parent)
+                header = HEADER, target.head + child
+                written = [*headers, header] if headers else [header]
+                if target.hashes:
+                    deferred.append((target.acked_children, child))
+            calls.append((target.topic, value, key, written, timestamp_ms))
+        self.children.write_all((parent,), calls)
+        if parent._deferred is None:
+            parent._deferred = deferred
+        else:
+            parent._deferred += deferred
 
     def _is_mine(self, parent: Tuple) -> bool:
         """Return whether a tuple is in hand; refuse to emit for it if the bolt has no right to."""

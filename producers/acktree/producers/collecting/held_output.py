@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from acktree.producers.collecting.child_output import ChildOutput, ProduceCall
+from acktree.producers.collecting.child_output import ChildOutput
 from acktree.producers.collecting.counters import Counters
 from acktree.producers.columns import NO_TIMESTAMP, Column, Pairs, Payload, Rows
 from acktree.producers.tuples import Tuple
@@ -43,23 +43,18 @@ class TupleOutput:
 
     def __init__(self, children: ChildOutput, counters: Counters) -> None:
         self._children, self._counters = children, counters
-        self._calls: list[ProduceCall] = []
-        self._produce, children.produce = children.produce, self._hold
-
-    def _hold(self, *call: Any) -> None:
-        self._calls.append(call)
+        children.held = []
 
     def send(self, tup: Tuple) -> None:
         """Produce what is held of a tuple, which fails if some of it can never be written."""
-        if self._calls:
-            calls, self._calls = self._calls, []
-            for call in calls:
-                self._children.write_held(self._produce, (tup,), call)
+        if held := self._children.held:
+            self._children.held = []
+            self._children.write_held((tup,), held)
 
     def discard(self) -> None:
         """Forget what is held."""
-        self._counters.emitted -= len(self._calls)
-        self._calls.clear()
+        self._counters.emitted -= len(self._children.held or ())
+        self._children.held = []
 
 
 class HeldOutput:
@@ -109,7 +104,7 @@ class HeldOutput:
                 continue
             parents, value, topic, key, headers, timestamp_ms = child
             call = (topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
-            self._children.write_held(self._produce, parents, call)
+            self._children.write_held(parents, (call,), self._produce)
 
     def discard(self, *, was_sent: bool = False) -> None:
         """Forget what is held; unless some of it was sent, nothing was emitted."""

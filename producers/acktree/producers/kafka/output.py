@@ -125,7 +125,7 @@ class BufferedProducer:
     ) -> None:
         """``progress``: that of the loop that waits here for the broker."""
         self._limits, self._progress = limits, progress or Liveness()
-        self._has_limits = bool(limits.by_topic or limits.compacted)
+        self._has_limits = limits.are_any
         self.settings = settings
         self._deadline_s = math.inf
         self.has_written = False

@@ -49,6 +49,11 @@ class Limits:
     compacted: frozenset[str] = frozenset()
     times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def are_any(self) -> bool:
+        """Whether a record without a timestamp may be refused at all."""
+        return bool(self.by_topic or self.compacted)
+
     def check(
         self,
         topic: str,

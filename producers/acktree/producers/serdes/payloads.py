@@ -16,7 +16,7 @@ from acktree.producers.errors import (
     NotSerializable,
     RegistryUnavailable,
 )
-from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, as_serde
+from acktree.producers.serdes.serde import Deserialize, Raw, Serde, Serialize, as_serde
 from acktree.producers.tuples import Record
 
 Declared = Mapping[str | None, Serde]
@@ -32,8 +32,9 @@ class Payloads:
 
     def __init__(self, reads: Declared, emits: Declared, settings: Settings) -> None:
         """Open the Serdes. Raises MissingExtra, RefusedSetting: see there."""
+        reads = {topic: serde for topic, serde in reads.items() if type(serde) is not Raw}
         self.reads = bool(reads)
-        """Whether values are read by a Serde at all."""
+        """Whether values are read by a Serde at all; bytes need none."""
         self.writes = bool(emits)
         """Whether objects are written by a Serde at all."""
         self.raise_fatal: Callable[[Exception], NoReturn] = _raise

@@ -8,7 +8,7 @@ record, never because no more records come; an unreadable record stops it, with 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -24,6 +24,7 @@ from acktree.core.kafka.clients import (
 )
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
 from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
+from acktree.producers.columns import NO_TIMESTAMP, Pairs
 from acktree.producers.kafka.output import PARTITION_UA
 from acktree.wire.dead_letter import Headers
 from acktree.wire.errors import AcktreeError, MalformedRecord
@@ -40,15 +41,13 @@ COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
 
 
-class OutputRecord(NamedTuple):
-    """A record of a stage, or one of its acker updates."""
+OutputRecord = tuple[str, bytes | str | None, bytes | str | None, Pairs | None, int, int]
+"""A record of a stage, or one of its acker updates: topic, value, key, headers, timestamp, partition."""
 
-    topic: str
-    key: bytes | str | None
-    value: bytes | str | None
-    headers: object = None
-    partition: int = PARTITION_UA
-    timestamp_ms: int = 0
+
+def control_record(topic: str, partition: int, value: bytes) -> OutputRecord:
+    """Return a record without a key for one partition."""
+    return topic, value, None, None, NO_TIMESTAMP, partition
 
 
 class ZombieDriver(AcktreeError):
@@ -321,11 +320,12 @@ class StateTopic:
         """Hand records over, each by one call of the client unless it does not take it at once."""
         produce = self._producer.produce
         for each in output:
-            topic, key, value, headers, partition, timestamp_ms = each
+            topic, value, key, headers, timestamp_ms, partition = each
             try:
                 produce(topic, value, key, partition, None, None, timestamp_ms, cast(Any, headers))
             except (BufferError, KafkaException):
-                self._queue(*each)  # which finds the same, and waits for what passes
+                # which finds the same, and waits for what passes
+                self._queue(topic, key, value, headers, partition, timestamp_ms)
 
     def _queue(
         self,

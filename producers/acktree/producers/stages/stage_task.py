@@ -28,7 +28,7 @@ from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_sources import TasksDealtAnew
 from acktree.producers.spouts.outside_commit import GroupInUse
-from acktree.producers.spouts.state_topic import OutputRecord
+from acktree.producers.spouts.state_topic import OutputRecord, control_record
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
 from acktree.producers.stages.source_reader import SourceReader
@@ -277,8 +277,9 @@ class StageTask:
         timestamp_ms: int = NO_TIMESTAMP,
     ) -> None:
         """Keep a tuple for the next transaction. Raises Unwritable: its topic would never accept it."""
-        self._limits.check(topic, value, key, headers, timestamp_ms)
-        self._output.append(OutputRecord(topic, key, value, headers, PARTITION_UA, timestamp_ms))
+        if self._limits.are_any or timestamp_ms:
+            self._limits.check(topic, value, key, headers, timestamp_ms)
+        self._output.append((topic, value, key, headers, timestamp_ms, PARTITION_UA))
 
     def _serve(self) -> None:
         """Take what has ended, and write it when that is due; with the guard."""
@@ -316,7 +317,7 @@ class StageTask:
     def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
         published = self._history.at(finished.version)
         return [
-            OutputRecord(published.ack_init_topic, None, record, partition=partition)
+            control_record(published.ack_init_topic, partition, record)
             for partition, record in inits_of_tasks(published, finished.entries)
         ]
 

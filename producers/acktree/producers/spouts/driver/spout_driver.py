@@ -45,7 +45,7 @@ from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
 from acktree.producers.spouts.outside_commit import GroupInUse
-from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver
+from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver, control_record
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import Absent, Failure, ReplayCommand
 from acktree.wire.state_records import StateStart
@@ -366,7 +366,7 @@ class SpoutDriver:
         if not slots or (task := latest.task_of(slots[0])) in self.tasks:
             return False
         record = encode_replay_command(command)
-        self.commits.add_output([OutputRecord(latest.result_topic(task), None, record, partition=0)])
+        self.commits.add_output([control_record(latest.result_topic(task), 0, record)])
         return True
 
     def _plan_probe(

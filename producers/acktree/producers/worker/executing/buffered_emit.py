@@ -4,6 +4,7 @@ Invariant: it is used on the event loop only, and while the tuple's ``execute`` 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from acktree.core import world
@@ -11,6 +12,7 @@ from acktree.producers.bolt import Emit
 from acktree.producers.collecting.collector import Collector, UserHeaders
 from acktree.producers.collecting.held_output import CHILD_BYTES, HeldChild
 from acktree.producers.collecting.payloads import check_headers, check_payload
+from acktree.producers.columns import Child
 from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread
 from acktree.producers.tuples import Tuple
 
@@ -49,6 +51,11 @@ class BufferedEmit(Emit):
         child = HeldChild((self.tuple,), value, topic, key, headers and list(headers), timestamp_ms)
         self.children.append(child)
         self.held_bytes += CHILD_BYTES + len(value or b"")
+
+    def many(self, children: Sequence[Child]) -> None:
+        """Emit the children that a function returned."""
+        for value, topic, key, headers, timestamp_ms in children:
+            self(value, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
 
     def reset_timeout(self) -> None:
         """Restart the message timeout; sent in the worker's next turn, which waits for no tuple."""
