@@ -252,7 +252,7 @@ SPOUTS: dict[str, tuple[Plan, dict[str, str]]] = {
 @pytest.mark.parametrize(
     "plan", ["one pass", *(pytest.param(name, marks=pytest.mark.slow) for name in ("two passes", "declared"))]
 )
-@pytest.mark.promise("one source record that always fails … of which it says when")
+@pytest.mark.promise("one source record that always fails … that a bolt or stage delays")
 def test_a_spouts_row_is_rejected_at_once_or_emitted_again_after_its_delay(whole: Whole, plan: str) -> None:
     whole.set_up()
     refusing, options = SPOUTS[plan]

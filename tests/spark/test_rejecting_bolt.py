@@ -80,7 +80,7 @@ def causes(t: SpoutTester, count: int) -> dict[int, tuple[str, str, str]]:
 
 
 @pytest.mark.real
-@pytest.mark.promise("one source record that always fails … of which a bolt or a stage says never")
+@pytest.mark.promise("one source record that always fails … that a bolt or stage rejects")
 def test_a_rejected_record_is_a_dead_letter_at_once_that_the_console_lists_with_its_cause(
     spout: Callable[..., SpoutTester],
 ) -> None:
