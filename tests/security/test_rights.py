@@ -27,10 +27,12 @@ from acktree.acker.service import Acker
 from acktree.console.dead_letter_edit import carry_out, correct, read_open_dead_letter
 from acktree.console.main import main
 from acktree.console.rights import NoSuchRole, Right, Role, failed_values, rights
+from acktree.console.spark_reports import RunBySpark, refuse_spark
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.records.dead_letters import read_newest
+from acktree.core import world
 from acktree.core.errors import NotAuthorized
-from acktree.core.reports.stats import Report
+from acktree.core.reports.stats import ENGINE, SPARK, Report
 from acktree.core.topology.file import Topology, parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import read_history
@@ -376,6 +378,19 @@ def test_a_stage_needs_each_right_on_its_groups_and_ids(secure: SecureBroker, mi
     driver.close()
     properties = properties_without(secure, missing, Role.SPOUT, "lines", STAGED)
     ends_forbidden(lambda: StageWorker(secure.scram, "staged", Lines, user=properties), lambda: None)
+
+
+@pytest.mark.usefixtures("staged")
+def test_the_role_of_a_stage_may_read_whether_spark_runs_its_spout(secure: SecureBroker) -> None:
+    user = next(USERS)
+    secure.add_user(user)
+    secure.allow(user, rights(STAGED, Role.SPOUT, "lines"))
+    report = Report("spout", "lines", "lines-0", world.wall_ms(), {ENGINE: SPARK, "host": "vm1", "pid": 4711})
+    producer = Producer({"bootstrap.servers": secure.plain})
+    producer.produce("staged.stats", report.encode())
+    assert producer.flush(WAIT_S) == 0
+    with pytest.raises(RunBySpark, match="process 4711 on host vm1"):
+        refuse_spark(secure.scram, "staged", "lines", secure.properties(user), pytest.fail)
 
 
 @pytest.mark.usefixtures("staged")

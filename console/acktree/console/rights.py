@@ -76,6 +76,7 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
                 given += _spark(topology, name)
             elif is_spout and topology.spouts[name].topics:
                 given.append(Right("group", topology.members_group(name), "Read"))
+                given += _topic("Read", topology.stats_topic)  # does Spark run this spout?
     return tuple(dict.fromkeys(given))
 
 
