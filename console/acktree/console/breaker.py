@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NoBreaker(AcktreeError):
-    """No spout that was named has a breaker."""
+    """None of the named spouts has a breaker."""
 
 
 @dataclass(frozen=True, slots=True)

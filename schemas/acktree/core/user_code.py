@@ -27,7 +27,7 @@ _NOT_THE_USERS = (
 
 
 class UserCodeFailed(AcktreeError):
-    """Code of a user raised an error where nothing is tried again; the log has the traceback at DEBUG."""
+    """User code raised an error where nothing is retried; the log has the traceback at DEBUG."""
 
 
 @contextmanager

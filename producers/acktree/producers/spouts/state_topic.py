@@ -56,7 +56,7 @@ class ZombieDriver(AcktreeError):
 
 
 class UnreadableState(AcktreeError):
-    """A record of a state topic is damaged, not ours, or of a newer version; nothing is skipped."""
+    """A record of a state topic is damaged, not acktree's, or of a newer version; nothing is skipped."""
 
 
 Letter = tuple[bytes | str | None, bytes | str | None, Headers]
