@@ -110,7 +110,7 @@ class UnknownSchema(AcktreeError):
 
 
 class RegistryUnavailable(AcktreeError):
-    """The schema registry does not answer: no tuple fails; the worker stops, and its inputs are read again."""
+    """The schema registry does not answer: no tuple fails; the worker stops, its inputs are read again."""
 
 
 class ExecuteHangs(AcktreeError):

@@ -28,7 +28,7 @@ class FaultNeverStruck(SimulationError):
 
 
 class MissingPart(SimulationError):
-    """A tester lacks the code of a spout or bolt of its topology, or was given code that its topology lacks."""
+    """A tester lacks the code of a spout or bolt in its topology, or has code that its topology lacks."""
 
 
 class UnknownName(SimulationError):
