@@ -43,9 +43,7 @@ COMMANDS = {
     "acl": Command(
         "acktree.console.commands.changing.acl:acl", "List or give the rights that each role needs."
     ),
-    "acker": Command(
-        "acktree.console.commands.running.acker:acker", "Fold acks, send results to spouts.", "acker"
-    ),
+    "acker": Command("acktree.console.commands.running.acker:acker", "Run ackers.", "acker"),
     "bolt": Command("acktree.console.commands.running.bolt:bolt", "Run a bolt written in Python."),
     "broker": Command(
         "acktree.console.commands.running.broker:broker", "Run a Kafka for development.", "broker"
@@ -59,7 +57,7 @@ COMMANDS = {
         "ui",
     ),
     "doctor": Command(
-        "acktree.console.commands.watching.doctor:doctor", "Ask a broker for what acktree relies on."
+        "acktree.console.commands.watching.doctor:doctor", "Check that a broker supports acktree."
     ),
     "export-traces": Command(
         "acktree.console.commands.watching.export_traces:export_traces",

@@ -21,7 +21,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotReplayable(AcktreeError):
-    """The records cannot be emitted again: no spout reads them, or they are not in their topic."""
+    """The requested records cannot be emitted again: no spout reads them, or they are not in their topic."""
 
 
 class Wanted(NamedTuple):

@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotRewindable(AcktreeError):
-    """The spout reads no such partition, or none of it is done that could be emitted again."""
+    """The spout does not read that partition, or has done none of its records that could be emitted again."""
 
 
 @dataclass(frozen=True, slots=True)

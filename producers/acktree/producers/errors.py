@@ -30,7 +30,7 @@ class WrongTopic(Misuse):
 
 
 class NotSerializable(Misuse):
-    """The emitted value is not bytes, str or None, and no Serde can write it; or its timestamp is invalid."""
+    """An emitted value is not bytes, str or None, and no Serde can write it; or its timestamp is invalid."""
 
 
 class WrongThread(Misuse):
@@ -42,7 +42,7 @@ class ReservedHeader(Misuse):
 
 
 class InvalidRetry(Misuse):
-    """A delay is not a number, negative or too long, or is given for a tuple that is not retried."""
+    """A delay is not a number, negative or too long, or is given for a tuple that is never retried."""
 
 
 class AlreadyPending(Misuse):
@@ -110,7 +110,7 @@ class UnknownSchema(AcktreeError):
 
 
 class RegistryUnavailable(AcktreeError):
-    """The schema registry does not answer: the worker stops, no tuple fails, its inputs are read again."""
+    """The schema registry does not answer: no tuple fails; the worker stops, its inputs are read again."""
 
 
 class ExecuteHangs(AcktreeError):

@@ -4,7 +4,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class BadTopology(AcktreeError):
-    """The topology file has a mistake; the text names the key, its line and the values allowed."""
+    """The topology file is invalid; the message names the key, its line and the allowed values."""
 
 
 class UnknownTopology(AcktreeError):
@@ -12,7 +12,7 @@ class UnknownTopology(AcktreeError):
 
 
 class TopologyChanged(AcktreeError):
-    """Another version was published during this change: nothing was done; look at it, and try again."""
+    """Another version was published meanwhile, so nothing was changed; check it, and repeat the change."""
 
 
 class UnknownVersion(AcktreeError):
@@ -28,7 +28,7 @@ class BrokerUnreachable(AcktreeError):
 
 
 class BrokerRefused(AcktreeError):
-    """The broker answered, and refused the request."""
+    """The broker rejected a request."""
 
 
 class NoMetrics(AcktreeError):

@@ -66,7 +66,7 @@ class BadFunction(AcktreeError):
 
 
 class QueryFailed(AcktreeError):
-    """The streaming query ended with an error; records that were not done are replayed at the next start."""
+    """The streaming query ended with an error; records that are not done are replayed at the next start."""
 
 
 class BadTrigger(AcktreeError):

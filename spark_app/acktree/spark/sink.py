@@ -48,7 +48,7 @@ _KINDS = {
 
 
 class NotABroadcastJoin(AcktreeError):
-    """A plan that is declared narrow holds a join that Spark need not run as a broadcast join."""
+    """A plan that is declared narrow has a join that Spark need not run as a broadcast join."""
 
 
 def narrow_writer(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:

@@ -49,7 +49,7 @@ FORMAT = "acktree"
 
 
 class AskedTooEarly(AcktreeError):
-    """Spark requested an offset before it reported its checkpoint, and records would be skipped."""
+    """Spark requested an offset before it passed its checkpoint's, so records would be skipped."""
 
 
 class ScannedTwice(AcktreeError):

@@ -66,7 +66,7 @@ Transform = Callable[[DataFrame], Outputs]
 
 
 class BadTransform(AcktreeError):
-    """The user's function raised an error, or returned something that the stage cannot send anywhere."""
+    """The user's function raised an error, or returned a result that the stage cannot send."""
 
 
 class ShuffledBeforeStage(AcktreeError):

@@ -24,7 +24,7 @@ log = logging.getLogger("acktree.acker")
 
 
 class NotCoPartitioned(AcktreeError):
-    """The group gave this acker a partition of one control topic without the same one of the other."""
+    """The group assigned this acker a partition of one control topic without that of the other."""
 
 
 @dataclass(slots=True, eq=False)

@@ -31,7 +31,7 @@ def bootstrap_option(command: Decorated) -> Decorated:
         metavar="HOST:PORT,…",
         envvar="ACKTREE_BOOTSTRAP_SERVER",
         required=True,
-        help="Kafka brokers to start from: this flag, then ACKTREE_BOOTSTRAP_SERVER; there is no default.",
+        help="Bootstrap brokers. Default: ACKTREE_BOOTSTRAP_SERVER.",
     )(command)
 
 
@@ -65,7 +65,7 @@ def client_settings_option(command: Decorated) -> Decorated:
         is_eager=True,
         expose_value=False,
         callback=lambda context, _parameter, path: context.meta.__setitem__(_CONFIG_FILE, path),
-        help="Lines of KEY=VALUE, librdkafka properties; the place for secrets.",
+        help="File with librdkafka properties, KEY=VALUE lines; may contain secrets.",
     )
     with_flags = click.option(
         "-X",
@@ -75,8 +75,8 @@ def client_settings_option(command: Decorated) -> Decorated:
         callback=lambda context, _parameter, values: client_properties(
             parse_settings(values), os.environ, context.meta.get(_CONFIG_FILE)
         ),
-        help="A librdkafka property for every Kafka client; repeatable. Wins over ACKTREE_KAFKA_KEY, "
-        "that over --command-config.",
+        help="A librdkafka property for every Kafka client; repeatable. Overrides ACKTREE_KAFKA_KEY, "
+        "which overrides --command-config.",
     )
     return with_file(with_flags(command))
 
@@ -134,7 +134,7 @@ def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:
 def metrics_options(command: Decorated) -> Decorated:
     """Add `--metrics-port` and `--metrics-host`; the command gets `metrics_port` and `metrics_host`."""
     host = click.option(
-        "--metrics-host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to serve."
+        "--metrics-host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address to bind."
     )
     port = click.option(
         "--metrics-port",
@@ -149,7 +149,7 @@ def stuck_after_option(command: Decorated) -> Decorated:
     """Add `--stuck-after DURATION`; the command gets `stuck_after: float | None`, in seconds."""
     return duration_option(
         "--stuck-after",
-        "/health fails if the loop has stood still for longer. Default: max.poll.interval.ms, 5 minutes.",
+        "/health fails if the loop is stalled for longer. Default: max.poll.interval.ms, 5 minutes.",
     )(command)
 
 

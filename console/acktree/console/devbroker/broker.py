@@ -34,7 +34,7 @@ PORT_TRIES = 3
 
 
 class BrokerDied(AcktreeError):
-    """The JVM exited, or was not ready in time; the text has the end of its log."""
+    """The JVM exited, or was not ready in time; the message has the end of its log."""
 
 
 class AlreadyRunning(AcktreeError):

@@ -55,7 +55,7 @@ class ZombieDriver(AcktreeError):
 
 
 class UnreadableState(AcktreeError):
-    """A record of a state topic is damaged, not acktree's, or of a newer version; none is skipped."""
+    """A record of a state topic is damaged, not acktree's, or of a newer version; nothing is skipped."""
 
 
 Letter = tuple[bytes | str | None, bytes | str | None, Headers]

@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotWritten(AcktreeError):
-    """Spark has ended a batch, and Kafka lacks the proof that everything it reads was written."""
+    """Spark has ended a batch without proof in Kafka that all of its input was written."""
 
 
 class WrittenBatches:

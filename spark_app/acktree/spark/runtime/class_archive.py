@@ -26,7 +26,7 @@ MAKE_TIMEOUT_S = 300.0
 
 
 class NoArchive(AcktreeError):
-    """The archive could not be made; Spark starts without it."""
+    """The archive could not be created; Spark starts without it."""
 
 
 def archive_path() -> Path:

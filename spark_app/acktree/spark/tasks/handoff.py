@@ -51,7 +51,7 @@ class NoHandoff(AcktreeError):
 
 
 class NotOneToOne(AcktreeError):
-    """A task of a plan that was declared narrow has read for several tasks, or for another one."""
+    """A task of a plan that was declared narrow has read the input of several tasks, or of another one."""
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class TaskDied(AcktreeError):
 
 
 class StepFailed(AcktreeError):
-    """A step of a simulated task failed between its reading and its writing process."""
+    """A step between the reading and the writing process of a simulated task failed."""
 
 
 class State(Enum):

@@ -8,15 +8,15 @@ class SimulationError(AcktreeError):
 
 
 class NotSimulated(SimulationError):
-    """The simulated Kafka does not support a call, or was called by a real thread."""
+    """The simulated Kafka does not support a request, or was called by a real thread."""
 
 
 class NothingCanHappen(SimulationError):
-    """Every task waits for something that never comes."""
+    """Everything waits for an event that never comes."""
 
 
 class TookTooLong(SimulationError):
-    """An expected event did not happen within the limit of virtual time."""
+    """The expected event did not happen within the limit of virtual time."""
 
 
 class UnknownFault(SimulationError):
@@ -24,11 +24,11 @@ class UnknownFault(SimulationError):
 
 
 class FaultNeverStruck(SimulationError):
-    """A fault that a test asked for has not happened, so the test has not shown what it should."""
+    """A fault that a test requested has not happened, so the test proves nothing."""
 
 
 class MissingPart(SimulationError):
-    """A tester lacks the code of a spout or bolt, or was given code that its topology has no place for."""
+    """A tester lacks the code of a spout or bolt in its topology, or has code that its topology lacks."""
 
 
 class UnknownName(SimulationError):

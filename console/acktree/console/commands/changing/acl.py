@@ -23,7 +23,7 @@ from acktree.core.topology.registry import read_history
 
 @click.group()
 def acl() -> None:
-    """List or give the rights that each role needs."""
+    """List or grant the rights of each role."""
 
 
 @acl.command()
@@ -31,15 +31,17 @@ def acl() -> None:
     "--role",
     type=click.Choice([role.value for role in Role]),
     required=True,
-    help="Who is to be given rights.",
+    help="The role that needs the rights.",
 )
-@click.option("--principal", metavar="User:NAME", required=True, help="As Kafka names it.")
-@click.option("--component", metavar="NAME", help="The bolt or spout; all that run in the role by default.")
+@click.option("--principal", metavar="User:NAME", required=True, help="The Kafka principal.")
+@click.option("--component", metavar="NAME", help="The bolt or spout. Default: all of the role.")
 @click.option("--topology", "name", metavar="NAME", help="The published topology, or")
-@click.option("--file", type=click.Path(path_type=Path), help="the topology file: no broker is asked.")
-@click.option("--host", default="*", show_default=True, help="The only host it may come from.")
+@click.option("--file", type=click.Path(path_type=Path), help="the topology file, without a broker.")
+@click.option("--host", default="*", show_default=True, help="The only host it may connect from.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--execute", is_flag=True, help="Give the rights on the cluster; without it, only print them.")
+@click.option(
+    "--execute", is_flag=True, help="Create the ACLs on the cluster. Without it they are only printed."
+)
 @click.option(
     "-b",
     "--bootstrap-server",
@@ -61,10 +63,10 @@ def plan(
     bootstrap: str | None,
     settings: dict[str, str],
 ) -> None:
-    """Print the least rights that a role of a topology needs, one ACL a line, as options of kafka-acls.
+    """Print the minimal rights of a role, one ACL a line, as options of kafka-acls.
 
-    Roles: acker, bolt and spout (in Python), spark (spouts with topics; a bolt where it is named), operator
-    (topology apply, replay), ui (reads only).
+    Roles: acker, bolt and spout (in Python), spark (spouts with topics; a bolt with --component), operator
+    (topology apply, replay), ui (read only), editor (corrects dead letters), traces (export-traces).
     """
     if bool(name) == bool(file):
         raise click.UsageError("give either --topology NAME or --file FILE")

@@ -17,14 +17,14 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @format_option
 @bootstrap_option
 @client_settings_option
 def create(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[str, str]) -> None:
-    """Create what the topology in FILE needs: control topics, and those its spouts and bolts emit.
+    """Create the topics of FILE: control topics, and those that its spouts and bolts emit to.
 
-    Source topics are never created. For operators who may create topics, where those who publish may not.
+    Source topics are never created. For operators who may create topics but not publish.
     """
     plan = create_topics(bootstrap, load_topology(file), settings, dry_run=dry_run)
     lines = plan.topic_lines()

@@ -26,16 +26,15 @@ def topology() -> None:
 
 @topology.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @format_option
 @bootstrap_option
 @client_settings_option
 def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[str, str]) -> None:
-    """Bring the cluster to the topology in FILE.
+    """Apply the topology in FILE to the cluster, and print the changes.
 
-    Creates the topics it needs, never its source topics, and publishes it as the next version. Prints what it
-    did. Where the published version says the same, nothing is published. Refuses a topic of tuples that
-    another topology emits to.
+    Creates missing topics, except source topics, and publishes FILE as the next version if it differs from
+    the published one. Refuses a topic of tuples that another topology emits to.
     """
     wanted = load_topology(file)
     try:
@@ -63,14 +62,14 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
 
 
 @topology.command()
-@click.option("--topology", "name", metavar="NAME", help="The topology to show; all of them by default.")
+@click.option("--topology", "name", metavar="NAME", help="The topology to show. Default: all.")
 @format_option
 @bootstrap_option
 @client_settings_option
 def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Show the newest version of one topology, or of all on the cluster.
 
-    As JSON it is one line a topology, with the defaults of what the file leaves out.
+    JSON has one line per topology, with the defaults of omitted keys.
     """
     if name is not None:
         found = [read_history(bootstrap, name, settings).latest]
@@ -90,9 +89,9 @@ def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str])
 @client_settings_option
 @click.pass_context
 def diff(context: click.Context, file: Path, style: str, bootstrap: str, settings: dict[str, str]) -> None:
-    """Show what differs between the topology in FILE and the published one.
+    """Show the differences between the topology in FILE and the published one.
 
-    Exit code 0: nothing differs. 1: something does, or it is not published yet.
+    Exit code 0: no difference. 1: a difference, or nothing is published yet.
     """
     wanted = load_topology(file)
     try:
@@ -116,9 +115,9 @@ def diff(context: click.Context, file: Path, style: str, bootstrap: str, setting
 @topology.command("set")
 @click.argument("name", metavar="TOPOLOGY")
 @click.argument("changes", metavar="KEY=VALUE", nargs=-1, required=True)
-@click.option("--spout", metavar="NAME", help="The keys are this spout's.")
-@click.option("--bolt", metavar="NAME", help="The keys are this bolt's.")
-@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@click.option("--spout", metavar="NAME", help="Change this spout's settings.")
+@click.option("--bolt", metavar="NAME", help="Change this bolt's settings.")
+@click.option("--execute", is_flag=True, help="Execute the plan. Without it the plan is only printed.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -132,9 +131,9 @@ def set_(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Change settings of the published TOPOLOGY, as its next version; processes obey while they run.
+    """Change settings of the published TOPOLOGY, as its next version; running processes follow.
 
-    A value is written as in the topology file. Change the file, too: the next `apply` publishes what it says.
+    Values are written as in the topology file. Change the file as well: the next `apply` publishes it.
     """
     if spout and bolt:
         raise click.UsageError("give --spout or --bolt, not both")

@@ -19,14 +19,15 @@ def bolt() -> None:
 
 @bolt.command()
 @click.argument("handler", metavar="MODULE:NAME")
-@click.option("--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
+@click.option(
+    "--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class declares."
+)
 @role_command
 def run(handler: str, name: str | None) -> Callable[..., Worker]:
-    """Run MODULE:NAME, a class of bolt (such as a BasicBolt) or a function that returns one.
+    """Run MODULE:NAME, a bolt class (such as a BasicBolt), a @bolt function, or a function that returns a
+    bolt.
 
-    Or a function that is a bolt by @bolt.
-
-    The current folder is searched for MODULE. Start the command several times to share the work.
+    The current folder is searched for MODULE. Several processes divide the partitions.
     """
     made = make_handler(handler, BOLTS, "execute")
     collect_rarely()

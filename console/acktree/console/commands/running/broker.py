@@ -17,20 +17,20 @@ from acktree.console.devbroker.broker import LocalBroker
     type=click.IntRange(0, 65535),
     default=9092,
     show_default=True,
-    help="The port for clients on 127.0.0.1; 0 takes a free one.",
+    help="The port for clients on 127.0.0.1; 0 = a free port.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the data is kept for the next start; by default a temporary folder, removed at the end.",
+    help="Folder that keeps the data. Default: a temporary folder, removed at the end.",
 )
-@settings_option("A broker setting of Kafka, over our defaults for one small machine; repeatable.")
+@settings_option("A Kafka broker setting, overriding acktree's defaults for a small machine; repeatable.")
 @format_option
 def broker(port: int, data_dir: Path | None, settings: dict[str, str], style: str) -> None:
-    """Run a Kafka for development.
+    """Run Kafka for development.
 
-    Prints its address alone on stdout when it serves, and ends on SIGTERM or Ctrl-C. Needs Java 17 or newer;
-    fetches Kafka itself on the first start. Only this machine can reach it.
+    Prints only its address on stdout when it is ready, and ends on SIGTERM or Ctrl-C. Needs Java 17 or newer;
+    downloads Kafka on the first start. Only this machine can reach it.
     """
     leaving: list[int] = []
 

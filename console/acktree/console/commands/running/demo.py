@@ -15,19 +15,18 @@ from acktree.console.devbroker.owner import leaving_on_signals
     default="1000000",
     show_default=True,
     metavar="N|all",
-    help="How many lines of the Python standard library to send, again from its first one after the last; "
-    "all: each line once.",
+    help="Number of lines of the Python standard library to send, repeated as needed; all: each line once.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["spark", "python"]),
     default="spark",
     show_default=True,
-    help="What splits the lines: Spark, or a stage in Python, which is killed on the way, too.",
+    help="Runs the stage: Spark, or Python, whose process is killed once as well.",
 )
 @format_option
 def demo(lines: str, engine: str, style: str) -> None:
-    """Run broker, ackers, worker and stage here; send real text through; kill an acker; check all."""
+    """Run broker, ackers, worker and stage here, send text through, kill an acker, and check the result."""
     if lines != "all" and not (lines.isdigit() and int(lines) > 0):
         raise click.BadParameter(
             f"{lines!r} is neither a whole number from 1 nor 'all'", param_hint="--lines"

@@ -23,10 +23,18 @@ LOOK_INTERVAL_S = 0.2
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("-b", "--bootstrap-server", "bootstrap", help="A Kafka that runs. Default: one of its own.")
-@click.option("--topology", "name", metavar="NAME", help="Default: the name of the file.")
 @click.option(
-    "--partitions", type=click.IntRange(1, 1000), default=4, show_default=True, help="Of new topics."
+    "-b", "--bootstrap-server", "bootstrap", help="Existing Kafka. Default: a broker started for this run."
+)
+@click.option(
+    "--topology", "name", metavar="NAME", help="Name of the topology. Default: the name of the file."
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="Partitions of new topics.",
 )
 @client_settings_option
 def dev(
@@ -34,8 +42,8 @@ def dev(
 ) -> None:
     """Run all stages and bolts of FILE, for development, until Ctrl-C.
 
-    What its @stage and @bolt functions read and emit is the topology. Topics that are missing are created,
-    and one process runs for each part, and an acker. What they print and log comes here.
+    The topology is read from its @stage and @bolt functions. Missing topics are created. Each function runs
+    in its own process, beside an acker; their output appears here.
     """
     parts = load_parts(file)
     topology = topology_of(name or file.stem, parts)

@@ -42,14 +42,14 @@ def spark() -> None:
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for Spark's checkpoint. Default: a temporary one; what is done is kept in Kafka.",
+    help="Folder for Spark's checkpoint. Default: a temporary one; progress is kept in Kafka.",
 )
 @click.option(
     "--trigger",
     default="",
     metavar="1s|available-now",
-    help="Interval between batches, or available-now: end when all that is there is done. "
-    "Default: batch after batch.",
+    help="Interval between batches, or available-now: end when all records present are done. "
+    "Default: no pause.",
 )
 @click.option(
     "--option",
@@ -76,8 +76,8 @@ def run(
 ) -> None:
     """Run MODULE:FUNCTION as the Spark application of a spout or a bolt.
 
-    FUNCTION takes the source's DataFrame and returns one with value and anchors (and if wanted key,
-    headers and fail), or a dict of topic to such DataFrames.
+    FUNCTION takes the source's DataFrame and returns one with value and anchors (optionally key, headers and
+    fail), or a dict of topic to such DataFrames.
     """
     if bool(spout) == bool(bolt):
         raise click.UsageError("give either --spout NAME or --bolt NAME")
@@ -104,9 +104,9 @@ def _source_options(values: tuple[str, ...]) -> dict[str, str]:
 @spark.command(name="warm-up")
 @format_option
 def warm_up(style: str) -> None:
-    """Compile once what every start of `spark run` needs: half a minute or more, kept in ~/.cache/acktree.
+    """Create an archive of Spark's classes for `spark run` in ~/.cache/acktree; takes half a minute or more.
 
-    Starts then take a quarter less CPU time. Run it again after Spark or Java were updated.
+    Starts then take a quarter less CPU time. Repeat it after an update of Spark or Java.
     """
     find_java()
     from acktree.spark.runtime.class_archive import make_archive

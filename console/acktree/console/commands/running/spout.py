@@ -28,8 +28,10 @@ def spout() -> None:
 
 @spout.command()
 @click.argument("handler", metavar="MODULE:NAME")
-@click.option("--spout", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
-@click.option("--task", type=int, help="Which of the spout's tasks, from 0: of a Spout class.")
+@click.option(
+    "--spout", "name", metavar="NAME", help="Its name in the topology. Default: as its class declares."
+)
+@click.option("--task", type=int, help="Of a Spout class: the number of the task, from 0.")
 @click.option(
     "--option",
     "given",
@@ -40,7 +42,7 @@ def spout() -> None:
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Of a stage: run the spout even if Spark runs it now, whose driver then stops.",
+    help="Of a stage: take the spout over from a running Spark driver, which then stops.",
 )
 @role_command
 def run(
@@ -48,9 +50,9 @@ def run(
 ) -> Callable[..., SpoutWorker | StageWorker]:
     """Run MODULE:NAME, a Spout class or a stage, or a function that returns one.
 
-    A stage is a function by @stage, or a class of bolt: it makes tuples of the records of a spout's topics.
-    Run as many processes of it as wanted, up to one per task: they share the tasks out. While a driver in
-    Spark runs the spout, a stage is refused without --take-over. Of a Spout class run one process per task.
+    A stage is a @stage function or a bolt class: it makes tuples of the records of a spout's topics. Its
+    processes, up to one per task, divide the tasks. While a driver in Spark runs the spout, a stage needs
+    --take-over. A Spout class needs one process per task.
 
     The current folder is searched for MODULE.
     """

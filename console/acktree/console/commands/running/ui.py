@@ -34,26 +34,24 @@ MAX_TOPOLOGIES = 50
     "topologies",
     metavar="NAME",
     multiple=True,
-    help="The published topology; repeatable, for several on one page.",
+    help="The published topology; repeatable.",
 )
 @click.option("--all", "is_all", is_flag=True, help="All topologies that are published at the start.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where to serve; beyond loopback only with a token.",
+    help="Address to bind; beyond loopback only with a token.",
 )
 @click.option(
-    "--port", default=9461, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one."
+    "--port", default=9461, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 = a free port."
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"File with the token that visitors need: this flag, then {TOKEN_VARIABLE}, then none.",
+    help=f"File with the token that visitors need. Default: {TOKEN_VARIABLE}, or none.",
 )
-@click.option(
-    "--allow-actions", is_flag=True, help="Let visitors replay records, after a plan and a confirmation."
-)
+@click.option("--allow-actions", is_flag=True, help="Let visitors replay records after a confirmation.")
 @click.option("--no-payloads", is_flag=True, help="Show no key, value or header of a record to visitors.")
 @bootstrap_option
 @client_settings_option
@@ -73,9 +71,9 @@ def ui(
     metrics_host: str,
     style: str,
 ) -> None:
-    """Serve the status page until SIGTERM or SIGINT, and the status as metrics if asked for.
+    """Serve the status page, and optionally its figures as metrics, until SIGTERM or SIGINT.
 
-    It reads T.stats, groups and the log, holds no state, and may be restarted or absent without harm.
+    It reads T.stats, groups and the log, and holds no state.
     """
     log_to_stderr()
     token = read_token(token_file, host)

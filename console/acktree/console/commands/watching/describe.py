@@ -41,8 +41,7 @@ def describe(
 ) -> None:
     """Show the state of a topology.
 
-    Exit code 1: something is stuck, and it says what. 3: nothing is, by what is reported, but a process that
-    should report what is pending does not.
+    Exit code 1: something is stuck. 3: nothing reported is stuck, but a process that should report does not.
     """
     cluster = Cluster(bootstrap, topology, settings)
     status = make_status(*read_with_reports(cluster), after_s=stuck_after)

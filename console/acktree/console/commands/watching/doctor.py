@@ -22,15 +22,13 @@ _SMALLEST = parse_topology('name = "doctor"\n[spouts.s]\nemits = ["doctor.out"]\
 
 
 @click.command()
-@click.option(
-    "--topology", "name", metavar="NAME", help="Also ask for the topics and rights of this topology."
-)
+@click.option("--topology", "name", metavar="NAME", help="Also check the topics and rights of this topology.")
 @click.option(
     "--principal",
     "principals",
     metavar="ROLE=TYPE:NAME",
     multiple=True,
-    help="Who runs in a role, such as acker=User:acker; repeatable. With --topology.",
+    help="The principal of a role, such as acker=User:acker; repeatable. Needs --topology.",
 )
 @format_option
 @bootstrap_option
@@ -44,9 +42,9 @@ def doctor(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Ask a broker for what acktree relies on, and print what works.
+    """Check that a broker supports everything acktree relies on.
 
-    Makes topics named acktree-doctor-…, and removes them. Exit code 1: something does not work.
+    Creates topics named acktree-doctor-…, and removes them. Exit code 1: something does not work.
     """
     if principals and name is None:
         raise click.UsageError("--principal needs --topology")

@@ -31,7 +31,9 @@ def pending() -> None:
 @pending.command(name="list")
 @topology_option
 @duration_option("--older-than", "Only records that are known to be older.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number of entries."
+)
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -45,12 +47,11 @@ def list_pending(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """List pending records, the oldest first.
+    """List pending records, oldest first.
 
-    They are what holds each frontier, as spouts report, and the oldest pending roots of each acker. Exit
-    code 1: one of them is older than --older-than, or without it than three message timeouts, unless a task
-    has failed it and it is tried again. 3: none is, but a process that should report what is pending does
-    not.
+    They are the records at the frontiers, as spouts report them, and the oldest pending roots of each acker.
+    Exit code 1: one of them is older than --older-than (default: three message timeouts), unless a task has
+    failed it and it is retried. 3: none is, but a process that should report does not.
     """
     cluster = Cluster(bootstrap, topology, settings)
     snapshot, reports = read_with_reports(cluster)

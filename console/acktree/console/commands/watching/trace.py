@@ -35,10 +35,10 @@ MAX_TUPLES = 40
 @click.command()
 @click.argument("place", nargs=-1, metavar="[TOPIC PARTITION OFFSET]")
 @topology_option
-@click.option("--root", metavar="HEX", help="Trace by a root id, as pages and headers show it.")
+@click.option("--root", metavar="HEX", help="Trace by root id.")
 @click.option("--dead-letter", metavar="[PARTITION/]OFFSET", help="Trace the record of a dead letter.")
 @duration_option("--since", "Read control records of the last DURATION only. Default: all there are.")
-@click.option("--payloads", is_flag=True, help="Also show what the record and its tuples hold.")
+@click.option("--payloads", is_flag=True, help="Also show key and value of the record and its tuples.")
 @duration_option("--time-limit", "Stop reading after this long and say what is missing. Default: 60s.")
 @format_option
 @bootstrap_option

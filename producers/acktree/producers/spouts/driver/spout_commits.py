@@ -56,7 +56,7 @@ Records = dict[bytes, bytes]
 
 
 class BatchNotLogged(AcktreeError):
-    """Spark asks for a batch after another one than it was given last."""
+    """Spark continues from a batch other than the last one it was given."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class TasksDealtAnew(AcktreeError):
-    """A newer version of the topology distributes the partitions of a spout differently; begin again."""
+    """A newer version of the topology assigns the partitions of a spout to other tasks; begin again."""
 
 
 class SpoutSources:

@@ -41,7 +41,7 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class RecordOutOfQueue(AcktreeError):
-    """A record did not come through its partition's queue: a defect, here or in librdkafka."""
+    """A record did not come through its partition's queue: a bug in acktree or librdkafka."""
 
 
 class Fetched(NamedTuple):

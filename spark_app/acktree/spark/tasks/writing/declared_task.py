@@ -20,15 +20,17 @@ from acktree.wire.errors import AcktreeError
 
 
 class BadTarget(AcktreeError):
-    """The topology names no single topic for ``writeStream.format("acktree")``, or not the given one."""
+    """The topology does not determine where the rows of ``writeStream.format("acktree")`` go, or names
+    another topic.
+    """
 
 
 class NotInAQuery(AcktreeError):
-    """Spark does not show to a task which batch of which query it belongs to."""
+    """A task cannot determine its query and its batch."""
 
 
 class RowsOfNothing(AcktreeError):
-    """A task that had nothing to read was given rows to write."""
+    """A task without records was given rows to write."""
 
 
 _registries: PerProcess[Registry] = PerProcess()

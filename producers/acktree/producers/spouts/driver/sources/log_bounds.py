@@ -25,7 +25,7 @@ END_CHECKS, END_CHECK_INTERVAL_S = 3, 1.0
 
 
 class DataLoss(AcktreeError):
-    """Records that are not done cannot be read any more."""
+    """Records that are not done can no longer be read."""
 
 
 def check_offsets(batch: PlannedBatch) -> None:

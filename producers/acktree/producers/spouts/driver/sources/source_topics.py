@@ -21,7 +21,7 @@ _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
 
 class UnknownPartition(AcktreeError):
-    """A source topic has a partition, or an identity, that the published topology does not know."""
+    """A source topic has a partition, or a topic id, that the published topology does not know."""
 
 
 class VanishedPartition(AcktreeError):
