@@ -96,6 +96,19 @@ def test_a_line_without_words_is_done() -> None:
         assert t.values("words") == []
 
 
+def test_a_stage_with_nothing_to_do_waits_for_a_broker_that_is_away() -> None:
+    with running(split) as t:
+        t.send("lines", "a")
+        t.run_until_done()
+        process = t.service("split").process
+        t.broker_away(30.0)
+        t.run_for(40.0)
+        assert t.service("split").process is process
+        t.send("lines", "b")
+        t.run_until_done()
+        assert t.values("words") == ["a", "b"]
+
+
 @pytest.mark.parametrize("name", ["split", "count", "acker"])
 @pytest.mark.parametrize("when_s", [0.005, 0.05, 1.0])
 def test_nothing_is_lost_when_a_process_is_killed(name: str, when_s: float) -> None:

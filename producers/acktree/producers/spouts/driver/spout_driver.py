@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from pyroaring import BitMap64
 
 from acktree.core import world
-from acktree.core.kafka.clients import make_admin, make_consumer
+from acktree.core.kafka.clients import make_admin, make_consumer, retry_until_ready
 from acktree.core.kafka.settings import consumer_settings
 from acktree.core.reports.breaker_watch import BreakerWatch
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
@@ -434,7 +434,7 @@ class SpoutDriver:
         self._is_group_in_use = not self._try(self._apply_resets_and_commit)
 
     def _apply_resets_and_commit(self) -> None:
-        self._resets.look(self.topics.partitions)
+        retry_until_ready(lambda: self._resets.look(self.topics.partitions), wait_if_away=True)
         if self.commits.are_lost:  # with its topic, or by expiry
             self._sources.check_now()
         self.commits.commit()
