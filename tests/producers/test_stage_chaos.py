@@ -24,6 +24,7 @@ from acktree.core.reports.stats import decode_report
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import read_history
+from acktree.producers.spouts.state_topic import TRANSACTION_TIMEOUT_MS
 from producers.cluster import WorkerCluster, until
 from producers.commit_checker import (
     DEADLINE_S,
@@ -108,7 +109,7 @@ class ChaosRun:
         running.callback(self.offsets.close)
         self.checker = CommitChecker(self.bootstrap, name)
         running.callback(self.checker.close)
-        self.causes, self._has_restarted = list[Cause](), False
+        self.causes: list[Cause] = []
 
     def _apply(self, tasks: int) -> None:
         text = TOPOLOGY.format(name=self.name, tasks=tasks, max_pending=MAX_PENDING)
@@ -125,15 +126,9 @@ class ChaosRun:
         assert producer.flush(DEADLINE_S) == 0
 
     def check(self) -> None:
-        """Fail if the checker has found something, or a process has ended by itself.
-
-        A stage may do that while the broker is away for long; as under a supervisor it is started again.
-        """
+        """Fail if the checker has found something, or a process has ended by itself."""
         assert not self.checker.error, self.checker.error
         for child in (each for role in self.children.values() for each in role):
-            if child.name == "split" and child.exit_code == 2 and self._has_restarted:
-                print(child.tail().splitlines()[-1])
-                child.start()
             child.check_alive()
 
     def sleep(self, seconds: float) -> None:
@@ -187,8 +182,11 @@ class ChaosRun:
             os.kill(child.pid, signal.SIGCONT)
 
     def restart(self) -> None:
-        self._has_restarted = True
+        """Kill the broker, and start it again when records of an open transaction have expired."""
+        for child in (each for role in self.children.values() for each in role):
+            child.wait_ready(self.check)  # one that starts does not wait for a broker
         self._broker.kill()
+        self.sleep(TRANSACTION_TIMEOUT_MS / 1000 + 1)
         self._broker.start()
 
     def move(self) -> None:

@@ -109,6 +109,23 @@ def test_a_stage_with_nothing_to_do_waits_for_a_broker_that_is_away() -> None:
         assert t.values("words") == ["a", "b"]
 
 
+@pytest.mark.parametrize("away_s", [8.0, 16.0, 30.0, 50.0])
+@pytest.mark.parametrize("when_s", [0.001, 0.004, 0.008, 0.012, 0.016, 0.02])
+def test_a_stage_at_work_waits_for_a_broker_that_is_away(when_s: float, away_s: float) -> None:
+    with running(split) as t:
+        t.send("lines", "a")
+        t.run_until_done()
+        process = t.service("split").process
+        for number in range(100):
+            t.send("lines", f"line {number}")
+        t.run_for(when_s)
+        t.broker_away(away_s)
+        t.run_for(away_s + 10)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert t.values("words").count("line") == 100
+
+
 @pytest.mark.parametrize("name", ["split", "count", "acker"])
 @pytest.mark.parametrize("when_s", [0.005, 0.05, 1.0])
 def test_nothing_is_lost_when_a_process_is_killed(name: str, when_s: float) -> None:

@@ -22,7 +22,7 @@ from acktree.core.kafka.clients import (
     refuse_missing,
     retry_until_ready,
 )
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost, unreachable
 from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
 from acktree.producers.columns import NO_TIMESTAMP, Pairs
 from acktree.producers.kafka.output import PARTITION_UA
@@ -373,10 +373,13 @@ class StateTopic:
         too_large = [letter for letter, error in refused if error.code() == KafkaError.MSG_SIZE_TOO_LARGE]
         for letter in too_large:
             letter.shorten()
-        if world.monotonic_s() > until_s or not (too_large or _passes(cause.args[0])):
+        passes = too_large or all(map(_passes, (cause.args[0], *(error for _, error in refused))))
+        if world.monotonic_s() > until_s or not passes:
             if not refused and cause.args[0].code() in _TOO_LARGE:
                 raise BrokerRefused(_about_largest(records, self.topic)) from cause
             topic, reason = (refused[0][0].topic, refused[0][1]) if refused else (self.topic, cause.args[0])
+            if reason.code() in _EXPIRED:
+                raise unreachable(self._bootstrap, reason) from cause
             raise as_clear_error(reason, self._bootstrap, f"topic {topic}") from cause
         if failed is not None:
             self._check(failed.args[0], failed)
@@ -404,12 +407,15 @@ class StateTopic:
 def _passes(error: KafkaError) -> bool:
     """Return whether a new transaction may succeed where this one was aborted.
 
-    After a refused record the client's next one on its partition is out of sequence, once.
+    After a refused record the client's next one on its partition is out of sequence, once. Records that have
+    expired because no broker took them make the transaction inconsistent: its commit was never requested.
     """
-    passing = KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    passing = *_EXPIRED, KafkaError._TIMED_OUT, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
     return error.retriable() or error.code() in passing
 
 
+_EXPIRED = (KafkaError._MSG_TIMED_OUT, KafkaError._INCONSISTENT)
+"""Of a record that no broker took in time, and of the transaction with it."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 """By max.message.bytes, or by segment.bytes."""
 

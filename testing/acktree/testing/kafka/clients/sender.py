@@ -40,7 +40,10 @@ class Sender:
         self._on_delivery: OnDelivery | None = settings.get("on_delivery")
         self._only_errors = str(settings.get("delivery.report.only.error", "false")).lower() == "true"
         self._linger_s = float(settings.get("linger.ms", settings.get("queue.buffering.max.ms", 5))) / 1000
-        timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", 300_000)))
+        usual_ms = 300_000
+        if "transactional.id" in settings:  # as librdkafka adjusts it
+            usual_ms = settings.get("transaction.timeout.ms", 60_000)
+        timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", usual_ms)))
         self._timeout_s = timeout_ms / 1000 or float("inf")
         self._limits = Limits.of(settings)
         self._queues: dict[Place, deque[Queued]] = {}
