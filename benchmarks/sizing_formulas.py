@@ -36,10 +36,12 @@ class Load(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What a process takes; CPU seconds, commits and flushes a second, bytes, and seconds of latency."""
+    """CPU seconds: of an idle process a second, or each; then what happens a second, bytes, and seconds."""
 
     process: float
+    stage_commit: float
     stage_tuple: float
+    worker_flush: float
     worker_tuple: float
     acker_round: float
     acker_record: float
@@ -52,8 +54,8 @@ class Constants(NamedTuple):
     latency: float
 
 
-LEAST = Constants(0.01, 4e-6, 4.4e-6, 1e-4, 1e-6, 5e-8, 5, 10, 100, 400, 100, 0.02)
-MOST = Constants(0.08, 16e-6, 8e-6, 5e-4, 3e-6, 9e-8, 100, 200, 300, 1000, 200, 0.2)
+LEAST = Constants(0.01, 1e-3, 4e-6, 2e-4, 4.4e-6, 1e-4, 1e-6, 5e-8, 5, 10, 100, 400, 100, 0.02)
+MOST = Constants(0.03, 4e-3, 8e-6, 1e-3, 8e-6, 6e-4, 3e-6, 9e-8, 100, 200, 300, 1000, 200, 0.2)
 
 
 class Counts(NamedTuple):
@@ -97,11 +99,12 @@ def predict(load: Load, of: Constants) -> dict[str, float]:
     if of is MOST:
         changes += RESULT_COMMITS * load.tasks
         slots = min(2 * load.orders, changes * load.sources / load.tasks)
+    flushes, worked = min(items, load.workers * of.flushes), load.work_ms / 1000 + of.worker_tuple
     records = each.inits + each.acks
     folded = min(records, MAX_ROUNDS) * of.acker_round + records * of.acker_record
     return {
-        "CPU, stage": load.tasks * of.process + items * of.stage_tuple,
-        "CPU, bolt": load.workers * of.process + items * (load.work_ms / 1000 + of.worker_tuple),
+        "CPU, stage": load.tasks * of.process + each.commits * of.stage_commit + items * of.stage_tuple,
+        "CPU, bolt": load.workers * of.process + flushes * of.worker_flush + items * worked,
         "CPU, acker": of.process + folded + (load.orders + each.entries) * of.acker_entry,
         **topic_bytes(load, each),
         "bytes, state": changes * (BATCH + MARKER) + slots * of.state,
