@@ -119,10 +119,10 @@ class Deployment:
 
 
 class Cluster:
-    """The Kafka that is measured; ``broker_pid`` is the process of a broker of our own."""
+    """The Kafka that is measured; of a broker of our own its process, and the folder with its logs."""
 
-    def __init__(self, bootstrap: str, broker_pid: int | None = None) -> None:
-        self.bootstrap, self.broker_pid = bootstrap, broker_pid
+    def __init__(self, bootstrap: str, broker_pid: int | None = None, logs: Path | None = None) -> None:
+        self.bootstrap, self.broker_pid, self.logs = bootstrap, broker_pid, logs
         self._admin = make_admin(bootstrap, {})
 
     def producer(self, **settings: Any) -> Producer:
@@ -132,6 +132,11 @@ class Cluster:
     def consumer(self, **settings: Any) -> Consumer:
         """Return a consumer that belongs to no topology, with settings as those of ``producer``."""
         return make_consumer(consumer_settings(self.bootstrap, f"{new_name()}.reader", {}, **settings))
+
+    def log_bytes(self, topic: str) -> int:
+        """Return the size of a topic's logs at a broker of our own, without indexes."""
+        assert self.logs is not None
+        return sum(log.stat().st_size for log in self.logs.glob(f"{topic}-[0-9]*/*.log"))
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         new = NewTopic(topic, partitions, config=dict(config or {}))
@@ -167,8 +172,9 @@ def cluster(asked: argparse.Namespace) -> Iterator[Cluster]:
         if asked.bootstrap:
             yield Cluster(asked.bootstrap)
         else:
-            broker = running.enter_context(LocalBroker(settings=SHORT_DELETE_DELAY))
-            yield Cluster(broker.bootstrap, broker.pid)
+            folder = running.enter_context(temporary_folder("broker"))
+            broker = running.enter_context(LocalBroker(data_dir=folder, settings=SHORT_DELETE_DELAY))
+            yield Cluster(broker.bootstrap, broker.pid, folder / "data")
 
 
 def new_name() -> str:

@@ -99,6 +99,35 @@ class SplitBatches(BatchBolt):
         collector.emit_many(words, anchors, keys=words)
 
 
+class CutOrders(BatchBolt):
+    """Emits the items of each order: how many, and of how many bytes, says the file `load`."""
+
+    def prepare(self, context: Context) -> None:
+        self._items, size, _ = (float(word) for word in Path("load").read_text().split())
+        self._keys = [b"%08d" % number for number in range(10_000)]
+        self._value, self._next = b"x" * int(size), 0
+
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        items = int(self._items)
+        keys = [self._keys[(self._next + number) % 10_000] for number in range(items * len(tuples))]
+        self._next += len(keys)
+        collector.emit_many(
+            [self._value] * len(keys), [tup for tup in tuples for _ in range(items)], keys=keys
+        )
+
+
+class Busy(BasicBolt):
+    """Uses so much CPU for each tuple, in ms, as the file `load` says."""
+
+    def prepare(self, context: Context) -> None:
+        self._work_s = float(Path("load").read_text().split()[2]) / 1000
+
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        until_s = time.thread_time() + self._work_s
+        while time.thread_time() < until_s:
+            pass
+
+
 class CountValues(BatchBolt):
     """Counts in memory."""
 

@@ -13,6 +13,7 @@ from test_docs_run import HOUSE, PAGES
 WAIT_S = 900
 NAMED = re.compile(r"`((?:python benchmarks/|acktree demo)[^`]*)`")
 SIZES = {"--records", "--rounds", "--seconds", "--bad", "--partitions", "--kinds", "--tasks", "--pipeline"}
+SIZES |= {"--orders", "--work-ms", "--workers"}
 SMALLEST = (
     ("acktree demo", "--lines 2000", "words whose count differs"),
     (
@@ -46,6 +47,7 @@ SMALLEST = (
         "acktree-batch",
     ),
     ("python benchmarks/poison.py", "--seconds 3", "retry=False"),
+    ("python benchmarks/sizing.py", "--orders 20 --work-ms 0 --seconds 2", "orders in flight"),
     (
         "python benchmarks/spout_commits.py",
         "--records 200 --partitions 2 --commits 2",
