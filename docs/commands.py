@@ -13,7 +13,7 @@ from acktree.console.main import main
 PAGE = Path(__file__).with_name("commands.md")
 HEAD = """# Commands
 
-[Operating](operate.md) describes the commands that operators use most, and [Which broker](doctor.md)
+[Operating](operate.md) describes the commands that operators use most; [Which broker](doctor.md) describes
 `acktree doctor`. A command that fails exits with code 2 and one sentence on stderr. This page is generated
 by `python docs/commands.py`.
 """

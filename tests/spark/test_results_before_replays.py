@@ -49,7 +49,7 @@ def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0]
 
 
-@pytest.mark.promise("control topics are kept shorter than an outage (`control_retention_s`)")
+@pytest.mark.promise("control topics are kept for less time than an outage lasts (`control_retention_s`)")
 @pytest.mark.parametrize("has_failed", [False, pytest.param(True, marks=pytest.mark.real)])
 def test_what_is_in_flight_is_emitted_again_at_once_where_its_results_were_removed_unread(
     spout: Callable[..., SpoutTester], has_failed: bool

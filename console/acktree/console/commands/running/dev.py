@@ -43,7 +43,7 @@ def dev(
     """Run all stages and bolts of FILE, for development, until Ctrl-C.
 
     The topology is read from its @stage and @bolt functions. Missing topics are created. Each function runs
-    in its own process, beside an acker; their output appears here.
+    in its own process, next to an acker; their output appears here.
     """
     parts = load_parts(file)
     topology = topology_of(name or file.stem, parts)
