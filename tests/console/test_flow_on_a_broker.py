@@ -165,9 +165,9 @@ def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
         (["--spout", "ticks", "max_pending=0"], "spouts.ticks.max_pending: 0 is invalid"),
         (["--spout", "ticks", "max_pendin=5"], "spouts.ticks.max_pendin: unknown key; must be one of:"),
         (["--spout", "tocks", "max_pending=5"], "has no spouts.tocks; it has: ticks"),
-        (["--spout", "ticks", "max_pending"], "'max_pending' is no setting; write KEY=VALUE"),
+        (["--spout", "ticks", "max_pending"], "'max_pending' is not a setting; write KEY=VALUE"),
         (["--spout", "ticks", "spork.complete=batch"], "spouts.ticks.spork.complete: unknown key"),
-        (["name=other"], "name: it stays"),
+        (["name=other"], "name cannot be changed"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_with_its_key(

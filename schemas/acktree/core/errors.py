@@ -12,7 +12,7 @@ class UnknownTopology(AcktreeError):
 
 
 class TopologyChanged(AcktreeError):
-    """Another version was published during this change: nothing was done; look at it, and try again."""
+    """Another version was published during this change: nothing was changed; review it and try again."""
 
 
 class UnknownVersion(AcktreeError):
@@ -28,7 +28,7 @@ class BrokerUnreachable(AcktreeError):
 
 
 class BrokerRefused(AcktreeError):
-    """The broker answered, and refused the request."""
+    """The broker rejected the request."""
 
 
 class NoMetrics(AcktreeError):
