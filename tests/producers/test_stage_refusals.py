@@ -55,7 +55,7 @@ def test_an_option_that_is_none_is_refused(given: dict[str, str], sentence: str)
 @pytest.mark.parametrize(
     ("name", "stage", "sentence"),
     [
-        (None, Words, "has several spouts with topics, name one by --spout: one, two"),
+        (None, Words, "has several spouts with topics, name one with --spout: one, two"),
         ("three", Words, "has no spout 'three'; with topics it has: one, two"),
         ("fed", Words, "spout fed of topology t reads no topics: a Spout class feeds it, not a stage"),
     ],

@@ -426,9 +426,9 @@ DEFECTS = (
     Defect(
         "go on after a revocation has aborted the transaction",
         f"{WORKER}/worker/input_commits.py",
-        '            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})\n'
+        '            log.warning("%s; the next owner reads them again", error, extra={"action": "aborted"})\n'
         "            self.must_rewind = True\n",
-        '            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})\n',
+        '            log.warning("%s; the next owner reads them again", error, extra={"action": "aborted"})\n',
     ),
     Defect(
         "neither ack nor fail a part of a batch",

@@ -25,7 +25,7 @@ END_CHECKS, END_CHECK_INTERVAL_S = 3, 1.0
 
 
 class DataLoss(AcktreeError):
-    """Records that are not done cannot be read any more."""
+    """Records that are not done can no longer be read."""
 
 
 def check_offsets(batch: PlannedBatch) -> None:
@@ -41,7 +41,8 @@ def check_offsets(batch: PlannedBatch) -> None:
             raise OffsetTooLarge(
                 f"{topic}/{partition} has reached offset {end - 1}, but a root id holds offsets to "
                 f"{MAX_OFFSET} only (40 bits): an acker could not tell its records from older ones. Let the "
-                "producers write to a new topic, name it in the topology, and take this partition's rest "
+                "producers write to a new topic, name it in the topology, and process the rest of this "
+                "partition "
                 "with complete=batch, which needs no root ids"
             )
 
