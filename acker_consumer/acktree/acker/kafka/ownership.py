@@ -24,7 +24,7 @@ log = logging.getLogger("acktree.acker")
 
 
 class NotCoPartitioned(AcktreeError):
-    """The group gave this acker a partition of one control topic without the same one of the other."""
+    """The group gave this acker a partition of one control topic without the same partition of the other."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,8 +222,9 @@ class Ownership:
         if halves and len(partition_counts()) == 1:
             (topic,) = self._owned[halves[0]].halves
             raise NotCoPartitioned(
-                f"the group assigned partition {halves[0]} of {topic} and not the same one of the other of "
-                f"{' and '.join(self.topics)}; every member of the group must use the assignor range"
+                f"the group assigned partition {halves[0]} of {topic}, but "
+                f"{' and '.join(self.topics)} must be assigned together; every member of the group must use "
+                "the assignor range"
             )
 
     def _changed_cuts(self, numbers: object) -> list[TopicPartition]:
