@@ -54,7 +54,7 @@ def test_a_page_that_needs_the_broker_reports_that_it_is_unreachable(path, monke
     monkeypatch.setattr(clients, "BROKER_TIMEOUT_S", 0.5)  # nobody is there, however long it waits
     client = page()
     answer = client.get(path)
-    assert (answer.status_code, "The broker does not answer" in answer.text) == (503, True)
+    assert (answer.status_code, "The broker is not answering" in answer.text) == (503, True)
     assert "no Kafka broker answers" in answer.text
 
 

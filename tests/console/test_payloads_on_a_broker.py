@@ -140,7 +140,7 @@ def test_no_control_character_of_a_record_reaches_the_terminal(traced: TracedTop
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
-        (0, "is gone: retention has removed everything below 1"),
+        (0, "is gone: retention removed everything below 1"),
         (3, "holds no record"),
         (99, "is not written yet"),
     ],

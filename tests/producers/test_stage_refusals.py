@@ -101,7 +101,7 @@ def test_a_spout_with_topics_and_no_stage_names_both_ways_to_give_one() -> None:
             "from acktree.producers import stage\n"
             "@stage(name='x', reads='a', emits='b', emits_as=bytes)\ndef f(v: bytes): ...\n"
             "@stage(name='x', reads='c', emits='d', emits_as=bytes)\ndef g(v: bytes): ...\n",
-            "has several parts named 'x': give each a name of its own",
+            "has several parts named 'x': give each its own name",
         ),
     ],
 )

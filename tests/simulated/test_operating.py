@@ -131,7 +131,7 @@ def test_a_bolt_that_nobody_serves_is_named_in_place_of_the_frontier_that_it_hol
         assert [each.kind for each in status.stuck] == ["no-bolt"]
         (limit,) = status.limits
         assert (limit.spout, limit.bolt, limit.partition) == ("lines", "upper", "words/0")
-        assert limit.text.startswith("limited by bolt upper (nobody runs it, ")
+        assert limit.text.startswith("limited by bolt upper (no process runs it, ")
 
 
 def test_a_worker_that_hangs_is_named_with_its_host_and_its_record():

@@ -59,8 +59,8 @@ def test_each_partition_goes_back_by_itself() -> None:
     plan = plan_rewind(published(), "lines", targets, {lines[2]: 20}, frontiers)
     assert plan.partitions == (RewoundPartition("lines", 0, 30, 10), RewoundPartition("lines", 2, 30, 20))
     assert plan.notes == (
-        "lines/1 stays at 8: it is done no further than 10",
-        "lines/2 begins at 20: what lay below is gone",
+        "lines/1 stays at 8, which is not above 10",
+        "lines/2 begins at 20: older records are gone",
         "lines/3 is not read yet",
     )
 

@@ -31,7 +31,7 @@ def bootstrap_option(command: Decorated) -> Decorated:
         metavar="HOST:PORT,…",
         envvar="ACKTREE_BOOTSTRAP_SERVER",
         required=True,
-        help="Kafka brokers to start from: this flag, then ACKTREE_BOOTSTRAP_SERVER; there is no default.",
+        help="Kafka brokers to start from: this flag, else ACKTREE_BOOTSTRAP_SERVER; there is no default.",
     )(command)
 
 
@@ -75,8 +75,8 @@ def client_settings_option(command: Decorated) -> Decorated:
         callback=lambda context, _parameter, values: client_properties(
             parse_settings(values), os.environ, context.meta.get(_CONFIG_FILE)
         ),
-        help="A librdkafka property for every Kafka client; repeatable. Wins over ACKTREE_KAFKA_KEY, "
-        "that over --command-config.",
+        help="A librdkafka property for every Kafka client; repeatable. Overrides ACKTREE_KAFKA_KEY, "
+        "which overrides --command-config.",
     )
     return with_file(with_flags(command))
 
@@ -93,7 +93,7 @@ def format_option(command: Decorated) -> Decorated:
     )(command)
 
 
-PLAN_HEAD = "plan, nothing is changed yet:"
+PLAN_HEAD = "plan, nothing has been changed yet:"
 """The first line of a plan that is not carried out: its lines read like what was done."""
 
 
@@ -114,7 +114,9 @@ def parse_time_ms(text: str) -> int:
     try:
         return int(1000 * (world.wall_s() - parse_duration_s(text)))
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither a duration, as in 2h, nor a date and time") from error
+        raise click.BadParameter(
+            f"{text!r} is neither a duration, such as 2h, nor a date and time"
+        ) from error
 
 
 def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:
@@ -149,7 +151,7 @@ def stuck_after_option(command: Decorated) -> Decorated:
     """Add `--stuck-after DURATION`; the command gets `stuck_after: float | None`, in seconds."""
     return duration_option(
         "--stuck-after",
-        "/health fails if the loop has stood still for longer. Default: max.poll.interval.ms, 5 minutes.",
+        "/health fails if the loop has been stalled for longer. Default: max.poll.interval.ms, 5 minutes.",
     )(command)
 
 

@@ -42,7 +42,7 @@ DEFAULTS = {
 
 
 class FormatFailed(AcktreeError):
-    """Kafka's storage tool refused the folder or the settings; the text has its output."""
+    """Kafka's storage tool rejected the folder or the settings; the message has its output."""
 
 
 class FolderInUse(AcktreeError):

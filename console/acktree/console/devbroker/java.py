@@ -17,7 +17,7 @@ ANSWER_TIMEOUT_S = 30
 
 
 class MissingJava(AcktreeError):
-    """No Java was found that is new enough; the text says how to provide one."""
+    """No recent enough Java was found; the message says how to provide one."""
 
     def __init__(self, found: str) -> None:
         super().__init__(

@@ -23,7 +23,7 @@ from acktree.core.topology.registry import read_history
 
 @click.group()
 def acl() -> None:
-    """List or give the rights that each role needs."""
+    """List or grant the rights that each role needs."""
 
 
 @acl.command()
@@ -31,15 +31,17 @@ def acl() -> None:
     "--role",
     type=click.Choice([role.value for role in Role]),
     required=True,
-    help="Who is to be given rights.",
+    help="The principal to grant rights to.",
 )
 @click.option("--principal", metavar="User:NAME", required=True, help="As Kafka names it.")
-@click.option("--component", metavar="NAME", help="The bolt or spout; all that run in the role by default.")
+@click.option("--component", metavar="NAME", help="The bolt or spout. Default: all that run in the role.")
 @click.option("--topology", "name", metavar="NAME", help="The published topology, or")
-@click.option("--file", type=click.Path(path_type=Path), help="the topology file: no broker is asked.")
-@click.option("--host", default="*", show_default=True, help="The only host it may come from.")
+@click.option("--file", type=click.Path(path_type=Path), help="the topology file; no broker is contacted.")
+@click.option("--host", default="*", show_default=True, help="The only host it may connect from.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--execute", is_flag=True, help="Give the rights on the cluster; without it, only print them.")
+@click.option(
+    "--execute", is_flag=True, help="Grant the rights on the cluster. Without this they are only printed."
+)
 @click.option(
     "-b",
     "--bootstrap-server",
@@ -61,7 +63,7 @@ def plan(
     bootstrap: str | None,
     settings: dict[str, str],
 ) -> None:
-    """Print the least rights that a role of a topology needs, one ACL a line, as options of kafka-acls.
+    """Print the least rights that a role of a topology needs, one ACL per line, as options of kafka-acls.
 
     Roles: acker, bolt and spout (in Python), spark (spouts with topics; a bolt where it is named), operator
     (topology apply, replay), ui (reads only).
@@ -82,7 +84,7 @@ def plan(
             click.echo(right.options(principal, host))
     if execute:
         _give(bootstrap or "", settings, [binding(right, principal, host) for right in needed])
-        click.echo(f"gave {len(needed)} rights to {principal}", err=True)
+        click.echo(f"granted {len(needed)} rights to {principal}", err=True)
 
 
 def _topology(name: str | None, file: Path | None, bootstrap: str, settings: dict[str, str]) -> Topology:

@@ -20,17 +20,17 @@ def breaker() -> None:
 @breaker.command()
 @click.argument("topology")
 @click.option("--spout", metavar="NAME", help="One spout. Default: all that have a breaker.")
-@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@click.option("--execute", is_flag=True, help="Carry out the plan. Without this it is only printed.")
 @format_option
 @bootstrap_option
 @client_settings_option
 def close(
     topology: str, spout: str | None, execute: bool, style: str, bootstrap: str, settings: dict[str, str]
 ) -> None:
-    """Close the breakers of TOPOLOGY's spouts: they emit again, replays and new records.
+    """Close the breakers of TOPOLOGY's spouts: they emit replays and new records again.
 
-    A breaker closes by itself when a probe is done. One that is closed by hand opens again if failures go on,
-    and nothing is given up meanwhile.
+    A breaker closes by itself when a probe is done. One that was closed by hand opens again if failures
+    continue, and no record is dead-lettered meanwhile.
     """
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTED_SPAN_S)

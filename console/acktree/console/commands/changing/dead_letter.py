@@ -62,20 +62,26 @@ def filter_options(command: Decorated) -> Decorated:
     filtered: Any = with_filter
     for option in (
         click.option(
-            "--until", "until_ms", metavar="TIME", callback=as_time_ms, help="Those of then or before."
+            "--until",
+            "until_ms",
+            metavar="TIME",
+            callback=as_time_ms,
+            help="Only those of this time or earlier.",
         ),
         click.option(
             "--since",
             "since_ms",
             metavar="TIME",
             callback=as_time_ms,
-            help="Those of then or later: 2h ago, or 2025-01-31T12:00, local unless it has a zone.",
+            help="Only those of this time or later: 2h ago, or 2025-01-31T12:00, local unless it has a zone.",
         ),
-        click.option("--key", metavar="TEXT", help="Those of source records with exactly this key."),
-        click.option("--task", metavar="NAME", help="Those that a task failed, or any task of a bolt."),
-        click.option("--spout", metavar="NAME", help="Those of a spout's records."),
-        click.option("--contains", metavar="TEXT", help="Those whose reason contains TEXT, in any case."),
-        click.option("--reason", metavar="TEXT", help="Those with exactly this reason."),
+        click.option("--key", metavar="TEXT", help="Only those of source records with exactly this key."),
+        click.option("--task", metavar="NAME", help="Only those failed by a task, or by any task of a bolt."),
+        click.option("--spout", metavar="NAME", help="Only those of a spout's records."),
+        click.option(
+            "--contains", metavar="TEXT", help="Only those whose reason contains TEXT, ignoring case."
+        ),
+        click.option("--reason", metavar="TEXT", help="Only those with exactly this reason."),
     ):
         filtered = option(filtered)
     return cast(Decorated, filtered)
@@ -93,7 +99,7 @@ def dead_letter() -> None:
 
 @dead_letter.command(name="list")
 @topology_option
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="The most to list.")
 @filter_options
 @click.option("--by-reason", is_flag=True, help="Count them by reason instead of listing them.")
 @format_option
@@ -108,7 +114,7 @@ def list_dead_letters(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """List dead letters, the newest first. Filters and counts take all of them, the list a number."""
+    """List dead letters, newest first. Filters and counts consider all of them; the list is limited."""
     cluster = Cluster(bootstrap, topology, settings)
     if by_reason or wanted != DeadLetterFilter():
         selection = Selection(wanted, cluster.topology.spouts, limit)
@@ -250,7 +256,7 @@ def _failed(found: DeadLetter) -> list[tuple[str, str]]:
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     help="With --edit: the corrected value, - for standard input.",
 )
-@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@click.option("--execute", is_flag=True, help="Carry out the plan. Without this it is only printed.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -268,8 +274,8 @@ def replay(
 ) -> None:
     """Emit the source records of dead letters again, with a full set of attempts.
 
-    The dead letters stay where they are. A record that has several of them is replayed once. Of --all and of
-    a filter those that cannot be replayed are named, and the others are.
+    The dead letters stay where they are. A record that has several of them is replayed once. With --all or
+    a filter, those that cannot be replayed are named, and the others are replayed.
 
     With --edit a corrected value becomes a new record of the source topic, and the dead letter is closed. The
     value may be the old one if the source record is gone.

@@ -34,7 +34,7 @@ def _flow_options(command: Callable[..., None]) -> Callable[..., None]:
         client_settings_option,
         bootstrap_option,
         format_option,
-        click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed."),
+        click.option("--execute", is_flag=True, help="Carry out the plan. Without this it is only printed."),
         click.option("--spout", metavar="NAME", help="One spout. Default: all of the topology."),
         click.argument("topology"),
     ):
@@ -47,10 +47,10 @@ def _flow_options(command: Callable[..., None]) -> Callable[..., None]:
 def pause(
     topology: str, spout: str | None, execute: bool, style: str, bootstrap: str, settings: dict[str, str]
 ) -> None:
-    """Stop the spouts of TOPOLOGY: they emit nothing, neither new records nor replays.
+    """Stop the spouts of TOPOLOGY: they emit neither new records nor replays.
 
-    What is pending goes on through the tree, and what is done is committed. It holds until `acktree resume`,
-    whatever restarts, and is obeyed within a few seconds.
+    Pending tuples continue through the tree, and finished records are committed. The pause takes effect
+    within a few seconds and holds until `acktree resume`, across restarts.
     """
     _carry_out(Flow.PAUSED, topology, spout, execute, style, bootstrap, settings)
 
@@ -80,12 +80,12 @@ def drain(
 ) -> None:
     """Stop new records of TOPOLOGY's spouts, wait until nothing is pending, and exit.
 
-    Replays go on, so that what fails is done or a dead letter in the end. The spouts stay stopped until
-    `acktree resume`.
+    Replays continue, so every failed record is finished or dead-lettered in the end. The spouts stay stopped
+    until `acktree resume`.
     """
     plan, published, written = _carry_out(Flow.DRAINING, topology, spout, execute, style, bootstrap, settings)
     if written is not None and not _await_drained(published, written, timeout, bootstrap, settings):
-        click.echo(f"topology {plan.topology} is not drained; it goes on draining", err=True)
+        click.echo(f"topology {plan.topology} is not drained; it continues draining", err=True)
         context.exit(EXIT_NOT_DRAINED)
 
 

@@ -25,7 +25,7 @@ from acktree.wire.control_records import Span
 @click.argument("first", metavar="FROM", type=click.IntRange(0))
 @click.argument("following", metavar="TO", type=click.IntRange(0))
 @click.option("--topology", metavar="NAME", help="The topology. Default: the one whose spout reads TOPIC.")
-@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@click.option("--execute", is_flag=True, help="Carry out the plan. Without this it is only printed.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -40,9 +40,9 @@ def replay(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Emit the records of TOPIC PARTITION from offset FROM up to, and without, offset TO again.
+    """Emit the records of TOPIC PARTITION from offset FROM up to, but not including, offset TO again.
 
-    They go through the whole tree once more, done or pending; no record is copied. The spout's driver
+    They go through the whole tree again, done or pending; no record is copied. The spout's driver
     executes the command within a second, or at its next start.
     """
     name = topology or _topology_of(bootstrap, topic, settings)

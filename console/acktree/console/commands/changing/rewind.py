@@ -26,12 +26,12 @@ EARLIEST = "earliest"
     "target",
     metavar="OFFSET|TIME|earliest",
     required=True,
-    help="Where to: an offset, a time (2h ago, or 2025-01-31T12:00, local unless it has a zone), earliest.",
+    help="The target: an offset, a time (2h ago, or 2025-01-31T12:00, local unless it has a zone), earliest.",
 )
 @click.option(
     "--partition", "named", metavar="TOPIC/N", multiple=True, help="Only this one; repeatable. Default: all."
 )
-@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@click.option("--execute", is_flag=True, help="Carry out the plan. Without this it is only printed.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -45,10 +45,10 @@ def rewind(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Take a spout of TOPOLOGY back, so that all records from there on are emitted again, done or not.
+    """Rewind a spout of TOPOLOGY, so that all records from there on are emitted again, done or not.
 
-    A partition only goes back, never forward. A running spout obeys within a second, a stopped one at its
-    start. Kafka's own kafka-consumer-groups --reset-offsets does the same.
+    A partition only goes back, never forward. A running spout applies it within a second, a stopped one at
+    its start. kafka-consumer-groups --reset-offsets does the same.
     """
     cluster = Cluster(bootstrap, topology, settings)
     places = places_of(cluster.topology, spout, [parse_place(text) for text in named])

@@ -17,14 +17,14 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @format_option
 @bootstrap_option
 @client_settings_option
 def create(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Create what the topology in FILE needs: control topics, and those its spouts and bolts emit.
 
-    Source topics are never created. For operators who may create topics, where those who publish may not.
+    Source topics are never created. For clusters where only some operators may create topics.
     """
     plan = create_topics(bootstrap, load_topology(file), settings, dry_run=dry_run)
     lines = plan.topic_lines()
@@ -36,6 +36,6 @@ def create(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not lines:
-        click.echo("nothing to do: every topic is there")
+        click.echo("nothing to do: every topic exists")
     if dry_run:
         click.echo("dry run: nothing was changed", err=True)

@@ -26,7 +26,7 @@ def topology() -> None:
 
 @topology.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -34,7 +34,7 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
     """Bring the cluster to the topology in FILE.
 
     Creates the topics it needs, never its source topics, and publishes it as the next version. Prints what it
-    did. Where the published version says the same, nothing is published. Refuses a topic of tuples that
+    did. If the published version has the same content, nothing is published. Refuses a topic of tuples that
     another topology emits to.
     """
     wanted = load_topology(file)
@@ -42,7 +42,7 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
         refuse_shared_topics(wanted, bootstrap, settings)
     except NotAuthorized as error:
         click.echo(
-            f"warning: whether another topology emits to the same topics is not known: {error}", err=True
+            f"warning: cannot check whether another topology emits to the same topics: {error}", err=True
         )
     plan = apply_topology(bootstrap, wanted, settings, dry_run=dry_run)
     if style == "json":
@@ -57,7 +57,9 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not plan.lines() and plan.current:
-        click.echo(f"nothing to do: version {plan.current.version} of topology {wanted.name} says the same")
+        click.echo(
+            f"nothing to do: version {plan.current.version} of topology {wanted.name} has the same content"
+        )
     if dry_run:
         click.echo("dry run: nothing was changed", err=True)
 
@@ -70,7 +72,7 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
 def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Show the newest version of one topology, or of all on the cluster.
 
-    As JSON it is one line a topology, with the defaults of what the file leaves out.
+    As JSON it is one line per topology, with defaults for what the file leaves out.
     """
     if name is not None:
         found = [read_history(bootstrap, name, settings).latest]
@@ -108,7 +110,7 @@ def diff(context: click.Context, file: Path, style: str, bootstrap: str, setting
         head = ("KEY", f"VERSION {version}" if version else "PUBLISHED", "FILE")
         click.echo(columns(head, [(key, _shown(old), _shown(new)) for key, old, new in found]))
     else:
-        click.echo(f"no difference: version {version} of topology {wanted.name} says the same")
+        click.echo(f"no difference: version {version} of topology {wanted.name} has the same content")
     if found:
         context.exit(1)
 
@@ -116,9 +118,9 @@ def diff(context: click.Context, file: Path, style: str, bootstrap: str, setting
 @topology.command("set")
 @click.argument("name", metavar="TOPOLOGY")
 @click.argument("changes", metavar="KEY=VALUE", nargs=-1, required=True)
-@click.option("--spout", metavar="NAME", help="The keys are this spout's.")
-@click.option("--bolt", metavar="NAME", help="The keys are this bolt's.")
-@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@click.option("--spout", metavar="NAME", help="The keys belong to this spout.")
+@click.option("--bolt", metavar="NAME", help="The keys belong to this bolt.")
+@click.option("--execute", is_flag=True, help="Carry out the plan. Without this it is only printed.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -132,9 +134,9 @@ def set_(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Change settings of the published TOPOLOGY, as its next version; processes obey while they run.
+    """Change settings of the published TOPOLOGY, as its next version; running processes apply them.
 
-    A value is written as in the topology file. Change the file, too: the next `apply` publishes what it says.
+    Values are written as in the topology file. Change the file as well: the next `apply` publishes it.
     """
     if spout and bolt:
         raise click.UsageError("give --spout or --bolt, not both")
@@ -153,7 +155,7 @@ def set_(
         click.echo(PLAN_HEAD)
     for key, old, new in found:
         click.echo(f"{key}: {_shown(old) or 'unset'} -> {_shown(new) or 'unset'}")
-    for line in plan.lines() or [f"nothing to do: topology {name} has these settings"]:
+    for line in plan.lines() or [f"nothing to do: topology {name} already has these settings"]:
         click.echo(line)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

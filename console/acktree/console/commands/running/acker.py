@@ -8,7 +8,7 @@ from acktree.console.commands.running.role import role_command
 
 @click.group()
 def acker() -> None:
-    """Fold acks, send results to spouts."""
+    """Fold acks and send results to spouts."""
 
 
 @acker.command()
@@ -16,6 +16,6 @@ def acker() -> None:
 def run() -> type[Acker]:
     """Run an acker until SIGTERM or SIGINT.
 
-    Start the command several times to divide the partitions; one more than there are partitions is a standby.
+    Start the command several times to divide the partitions; an acker without a partition is a standby.
     """
     return Acker

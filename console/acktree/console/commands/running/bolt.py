@@ -19,12 +19,14 @@ def bolt() -> None:
 
 @bolt.command()
 @click.argument("handler", metavar="MODULE:NAME")
-@click.option("--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
+@click.option(
+    "--bolt", "name", metavar="NAME", help="Its name in the topology. Default: the name in its class."
+)
 @role_command
 def run(handler: str, name: str | None) -> Callable[..., Worker]:
     """Run MODULE:NAME, a class of bolt (such as a BasicBolt) or a function that returns one.
 
-    Or a function that is a bolt by @bolt.
+    A function decorated with @bolt also works.
 
     The current folder is searched for MODULE. Start the command several times to share the work.
     """

@@ -24,12 +24,14 @@ from acktree.console.devbroker.broker import LocalBroker
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the data is kept for the next start; by default a temporary folder, removed at the end.",
 )
-@settings_option("A broker setting of Kafka, over our defaults for one small machine; repeatable.")
+@settings_option(
+    "A broker setting of Kafka, overriding acktree's defaults for one small machine; repeatable."
+)
 @format_option
 def broker(port: int, data_dir: Path | None, settings: dict[str, str], style: str) -> None:
-    """Run a Kafka for development.
+    """Run a Kafka broker for development.
 
-    Prints its address alone on stdout when it serves, and ends on SIGTERM or Ctrl-C. Needs Java 17 or newer;
+    Prints only its address on stdout once it is ready; stops on SIGTERM or Ctrl-C. Needs Java 17 or newer;
     fetches Kafka itself on the first start. Only this machine can reach it.
     """
     leaving: list[int] = []

@@ -23,7 +23,7 @@ from acktree.console.devbroker.owner import leaving_on_signals
     type=click.Choice(["spark", "python"]),
     default="spark",
     show_default=True,
-    help="What splits the lines: Spark, or a stage in Python, which is killed on the way, too.",
+    help="What splits the lines: Spark, or a stage in Python, which is killed once as well.",
 )
 @format_option
 def demo(lines: str, engine: str, style: str) -> None:

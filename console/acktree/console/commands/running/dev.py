@@ -23,10 +23,14 @@ LOOK_INTERVAL_S = 0.2
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("-b", "--bootstrap-server", "bootstrap", help="A Kafka that runs. Default: one of its own.")
+@click.option("-b", "--bootstrap-server", "bootstrap", help="A running Kafka. Default: start one.")
 @click.option("--topology", "name", metavar="NAME", help="Default: the name of the file.")
 @click.option(
-    "--partitions", type=click.IntRange(1, 1000), default=4, show_default=True, help="Of new topics."
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="The number of partitions of new topics.",
 )
 @client_settings_option
 def dev(
@@ -34,8 +38,8 @@ def dev(
 ) -> None:
     """Run all stages and bolts of FILE, for development, until Ctrl-C.
 
-    What its @stage and @bolt functions read and emit is the topology. Topics that are missing are created,
-    and one process runs for each part, and an acker. What they print and log comes here.
+    The topology is what its @stage and @bolt functions read and emit. Missing topics are created,
+    and one process runs for each part, plus an acker. Their output and logs appear here.
     """
     parts = load_parts(file)
     topology = topology_of(name or file.stem, parts)

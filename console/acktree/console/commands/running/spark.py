@@ -48,7 +48,7 @@ def spark() -> None:
     "--trigger",
     default="",
     metavar="1s|available-now",
-    help="Interval between batches, or available-now: end when all that is there is done. "
+    help="Interval between batches, or available-now: end when everything available is done. "
     "Default: batch after batch.",
 )
 @click.option(
@@ -104,9 +104,9 @@ def _source_options(values: tuple[str, ...]) -> dict[str, str]:
 @spark.command(name="warm-up")
 @format_option
 def warm_up(style: str) -> None:
-    """Compile once what every start of `spark run` needs: half a minute or more, kept in ~/.cache/acktree.
+    """Compile what every start of `spark run` needs, into ~/.cache/acktree; takes half a minute or more.
 
-    Starts then take a quarter less CPU time. Run it again after Spark or Java were updated.
+    Starts then take a quarter less CPU time. Run it again after an update of Spark or Java.
     """
     find_java()
     from acktree.spark.runtime.class_archive import make_archive

@@ -28,7 +28,9 @@ def spout() -> None:
 
 @spout.command()
 @click.argument("handler", metavar="MODULE:NAME")
-@click.option("--spout", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
+@click.option(
+    "--spout", "name", metavar="NAME", help="Its name in the topology. Default: the name in its class."
+)
 @click.option("--task", type=int, help="Which of the spout's tasks, from 0: of a Spout class.")
 @click.option(
     "--option",
@@ -48,9 +50,9 @@ def run(
 ) -> Callable[..., SpoutWorker | StageWorker]:
     """Run MODULE:NAME, a Spout class or a stage, or a function that returns one.
 
-    A stage is a function by @stage, or a class of bolt: it makes tuples of the records of a spout's topics.
-    Run as many processes of it as wanted, up to one per task: they share the tasks out. While a driver in
-    Spark runs the spout, a stage is refused without --take-over. Of a Spout class run one process per task.
+    A stage is a function decorated with @stage, or a bolt class: it turns source records into tuples.
+    Run as many processes of it as you like, up to one per task: they divide the tasks. While a driver in
+    Spark runs the spout, a stage needs --take-over. For a Spout class, run one process per task.
 
     The current folder is searched for MODULE.
     """
@@ -62,7 +64,8 @@ def run(
         return partial(SpoutWorker, spout=made, task=task or 0, name=name)
     if task is not None:
         raise click.UsageError(
-            "--task is for a Spout class: the processes of a stage share out the tasks of its spout"
+            "--task is for a Spout class: the processes of a stage divide the tasks of its spout among "
+            "themselves"
         )
     collect_rarely()
     options: Mapping[str, object] = parse_stage_options(parse_settings(given))

@@ -36,7 +36,7 @@ MAX_TOPOLOGIES = 50
     multiple=True,
     help="The published topology; repeatable, for several on one page.",
 )
-@click.option("--all", "is_all", is_flag=True, help="All topologies that are published at the start.")
+@click.option("--all", "is_all", is_flag=True, help="All topologies that are published when it starts.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -44,12 +44,12 @@ MAX_TOPOLOGIES = 50
     help="Where to serve; beyond loopback only with a token.",
 )
 @click.option(
-    "--port", default=9461, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one."
+    "--port", default=9461, show_default=True, type=click.IntRange(0, 65535), help="0 = a free port."
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"File with the token that visitors need: this flag, then {TOKEN_VARIABLE}, then none.",
+    help=f"File with the token that visitors need. Default: {TOKEN_VARIABLE}, else no token.",
 )
 @click.option(
     "--allow-actions", is_flag=True, help="Let visitors replay records, after a plan and a confirmation."
@@ -73,7 +73,7 @@ def ui(
     metrics_host: str,
     style: str,
 ) -> None:
-    """Serve the status page until SIGTERM or SIGINT, and the status as metrics if asked for.
+    """Serve the status page until SIGTERM or SIGINT, and optionally the status as metrics.
 
     It reads T.stats, groups and the log, holds no state, and may be restarted or absent without harm.
     """

@@ -19,7 +19,7 @@ from acktree.console.view.source_view import state_text
 from acktree.console.view.status import make_status
 
 EXIT_STUCK, EXIT_UNKNOWN = 1, 3
-"""As a check of Nagios has them: 3 if nothing is found stuck, and not everything is reported."""
+"""Exit codes as for a Nagios check: 3 if nothing is found stuck, and not everything is reported."""
 
 
 @click.command()
@@ -41,7 +41,7 @@ def describe(
 ) -> None:
     """Show the state of a topology.
 
-    Exit code 1: something is stuck, and it says what. 3: nothing is, by what is reported, but a process that
+    Exit code 1: something is stuck, as printed. 3: nothing is reported stuck, but a process that
     should report what is pending does not.
     """
     cluster = Cluster(bootstrap, topology, settings)

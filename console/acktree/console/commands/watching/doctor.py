@@ -22,9 +22,7 @@ _SMALLEST = parse_topology('name = "doctor"\n[spouts.s]\nemits = ["doctor.out"]\
 
 
 @click.command()
-@click.option(
-    "--topology", "name", metavar="NAME", help="Also ask for the topics and rights of this topology."
-)
+@click.option("--topology", "name", metavar="NAME", help="Also check the topics and rights of this topology.")
 @click.option(
     "--principal",
     "principals",
@@ -44,9 +42,9 @@ def doctor(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Ask a broker for what acktree relies on, and print what works.
+    """Check that a broker does what acktree relies on, and print what works.
 
-    Makes topics named acktree-doctor-…, and removes them. Exit code 1: something does not work.
+    Creates topics named acktree-doctor-… and removes them. Exit code 1: something does not work.
     """
     if principals and name is None:
         raise click.UsageError("--principal needs --topology")

@@ -24,22 +24,22 @@ from acktree.core.reports.liveness import STUCK_AFTER_S, Liveness
 @click.option(
     "--otlp",
     metavar="URL",
-    help="The receiver, such as http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT and its like.",
+    help="The receiver, such as http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT and the like.",
 )
-@duration_option("--slow", "Also export records that are done, but took longer. Default: failed ones only.")
+@duration_option("--slow", "Also export done records that took longer. Default: only failed ones.")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1),
     default=1.0,
     show_default=True,
-    help="Part of the source records of which trees are exported.",
+    help="Fraction of source records whose trees are exported.",
 )
 @click.option(
     "--per-minute",
     type=click.IntRange(1),
     default=600,
     show_default=True,
-    help="The most trees of one minute; the others are counted.",
+    help="The most trees to export in a minute; the others are counted.",
 )
 @bootstrap_option
 @client_settings_option
@@ -59,7 +59,7 @@ def export_traces(
 ) -> None:
     """Send the tree of every record that failed, timed out or was slow as spans, until SIGTERM or SIGINT.
 
-    It follows the results in a consumer group of its own, T.traces, and reads each tree from the log. Start
+    It reads results in its own consumer group, T.traces, and each tree from the log. Start
     it twice for a standby.
     """
     log_to_stderr()

@@ -30,8 +30,8 @@ def pending() -> None:
 
 @pending.command(name="list")
 @topology_option
-@duration_option("--older-than", "Only records that are known to be older.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@duration_option("--older-than", "Only records that are known to be older than this.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="The most to list.")
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -47,9 +47,9 @@ def list_pending(
 ) -> None:
     """List pending records, the oldest first.
 
-    They are what holds each frontier, as spouts report, and the oldest pending roots of each acker. Exit
-    code 1: one of them is older than --older-than, or without it than three message timeouts, unless a task
-    has failed it and it is tried again. 3: none is, but a process that should report what is pending does
+    Lists the records that hold each frontier, as reported by spouts, and the oldest pending roots of each
+    acker. Exit code 1: one of them is older than --older-than, by default three message timeouts, unless a
+    task has failed it and it is retried. 3: none is, but a process that should report what is pending does
     not.
     """
     cluster = Cluster(bootstrap, topology, settings)

@@ -35,11 +35,11 @@ MAX_TUPLES = 40
 @click.command()
 @click.argument("place", nargs=-1, metavar="[TOPIC PARTITION OFFSET]")
 @topology_option
-@click.option("--root", metavar="HEX", help="Trace by a root id, as pages and headers show it.")
+@click.option("--root", metavar="HEX", help="Trace by a root id, as shown on pages and in headers.")
 @click.option("--dead-letter", metavar="[PARTITION/]OFFSET", help="Trace the record of a dead letter.")
-@duration_option("--since", "Read control records of the last DURATION only. Default: all there are.")
-@click.option("--payloads", is_flag=True, help="Also show what the record and its tuples hold.")
-@duration_option("--time-limit", "Stop reading after this long and say what is missing. Default: 60s.")
+@duration_option("--since", "Read control records of the last DURATION only. Default: all of them.")
+@click.option("--payloads", is_flag=True, help="Also show the payloads of the record and its tuples.")
+@duration_option("--time-limit", "Stop reading after this long and report what is missing. Default: 60s.")
 @format_option
 @bootstrap_option
 @client_settings_option
