@@ -316,7 +316,10 @@ def test_a_setting_that_breaks_a_guarantee_is_refused():
         ({"compression.type": "zstd"}, "compression.type is set"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "SASL mechanism"),
         ({"oauth_cb": "auth:token"}, "oauth_cb is set, which only librdkafka supports"),
-        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "needs a user and a password"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+            "needs a username and a password",
+        ),
         ({"message.max.bytes": "many"}, "is not a number"),
         ({"transaction.timeout.ms": "long"}, "is not a number"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot read the certificates"),

@@ -49,7 +49,7 @@ FORMAT = "acktree"
 
 
 class AskedTooEarly(AcktreeError):
-    """Spark requested an offset before it reported its checkpoint, and records would be skipped."""
+    """Spark requested an offset before it reported its checkpoint, so records would be skipped."""
 
 
 class ScannedTwice(AcktreeError):
@@ -208,7 +208,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return list(tasks)
         if end == self._scanned:
             raise ScannedTwice(
-                "the plan reads the source more than once, as a union or a join of it with itself does: "
+                "the plan reads the source more than once, as a union or a self-join does: "
                 f"{DECLARED_WRONGLY}"
             )
         self._scanned = end

@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotWritten(AcktreeError):
-    """Spark has ended a batch, and Kafka lacks the proof that everything it reads was written."""
+    """Spark has finished a batch, but Kafka has no proof that all its records were written."""
 
 
 class WrittenBatches:

@@ -20,15 +20,15 @@ from acktree.wire.errors import AcktreeError
 
 
 class BadTarget(AcktreeError):
-    """The topology names no single topic for ``writeStream.format("acktree")``, or not the given one."""
+    """The topic of ``writeStream.format("acktree")`` is ambiguous, or the component does not emit it."""
 
 
 class NotInAQuery(AcktreeError):
-    """Spark does not show to a task which batch of which query it belongs to."""
+    """Spark does not tell a task which batch of which query it belongs to."""
 
 
 class RowsOfNothing(AcktreeError):
-    """A task that had nothing to read was given rows to write."""
+    """A task that had no records to read was given rows to write."""
 
 
 _registries: PerProcess[Registry] = PerProcess()
@@ -59,8 +59,8 @@ def write_declared(batches: Iterator[pa.RecordBatch], options: SourceOptions) ->
 def _write_nothing(batches: Iterator[pa.RecordBatch]) -> int:
     if any(len(batch) for batch in batches):
         raise RowsOfNothing(
-            "a task that had no records to read was given rows: with plan=narrow a function may make rows of "
-            f"records only, none for a task as such; or {DECLARED_WRONGLY}"
+            "a task that had no records to read was given rows: with plan=narrow a function may make rows "
+            f"only from records; or {DECLARED_WRONGLY}"
         )
     return 0
 
