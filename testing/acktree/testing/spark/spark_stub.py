@@ -43,7 +43,7 @@ class Calls(Enum):
 
 
 class ConcurrentQuery(AcktreeError):
-    """Two queries write to one checkpoint; Spark ends the one that comes second."""
+    """Two queries write to one checkpoint; Spark stops the second one."""
 
 
 @dataclass

@@ -4,7 +4,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class SimulationError(AcktreeError):
-    """A simulation cannot go on."""
+    """A simulation cannot continue."""
 
 
 class NotSimulated(SimulationError):
@@ -12,7 +12,7 @@ class NotSimulated(SimulationError):
 
 
 class NothingCanHappen(SimulationError):
-    """Every task waits for something that never comes."""
+    """Every task waits for something that can never happen."""
 
 
 class TookTooLong(SimulationError):
@@ -24,11 +24,11 @@ class UnknownFault(SimulationError):
 
 
 class FaultNeverStruck(SimulationError):
-    """A fault that a test asked for has not happened, so the test has not shown what it should."""
+    """A fault that a test requested did not happen, so the test does not show what it should."""
 
 
 class MissingPart(SimulationError):
-    """A tester lacks the code of a spout or bolt, or was given code that its topology has no place for."""
+    """A tester lacks the code of a spout or bolt, or was given code for one that is not in its topology."""
 
 
 class UnknownName(SimulationError):
