@@ -44,7 +44,7 @@ def test_the_page_reports_an_unreachable_broker_and_keeps_running():
     client = page()
     answer = client.get("/")
     assert answer.status_code == 200
-    assert "Nothing is known of topology t yet" in answer.text
+    assert "Nothing is known about topology t yet" in answer.text
     assert client.get("/health").json()["alive"] is True
     assert client.get("/status.json").json()["error"]
 
