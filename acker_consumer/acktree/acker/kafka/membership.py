@@ -41,8 +41,7 @@ def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, obje
     if user.get(assignor, "range") != "range":
         raise RefusedSetting(
             f"{assignor}={user[assignor]} is refused: only range assigns the same partition of both control "
-            "topics to the "
-            "same acker; leave it at range"
+            "topics to the same acker; leave it at range"
         )
     ours: dict[str, object] = {assignor: "range", "topic.metadata.refresh.interval.ms": 2000}
     if is_classic:

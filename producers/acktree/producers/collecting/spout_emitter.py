@@ -103,8 +103,8 @@ class SpoutEmitter:
         if self._thread_id() != self._thread:
             raise WrongThread(
                 f"cannot emit in thread {world.thread_name()!r}: a spout may emit only in the thread that "
-                "calls "
-                "next_tuple; give what comes in other threads to a queue.Queue, and let next_tuple empty it"
+                "calls next_tuple; give what comes in other threads to a queue.Queue, and let next_tuple "
+                "empty it"
             )
         target = self.targets.find(topic)
         check_payload(value, key, timestamp_ms)

@@ -51,8 +51,7 @@ def warn_of_failures(latest: Published, name: str, spout: Spout) -> None:
     if kind.fail is Spout.fail:
         log.warning(
             "spout %s does not emit failed messages again unless its source supplies them after a restart: "
-            "%s has "
-            "neither a method fail nor retry = True",
+            "%s has neither a method fail nor retry = True",
             *(name, kind.__name__),
             extra={"action": "fail_unhandled"},
         )

@@ -216,8 +216,8 @@ class StateTopic:
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(
                     f"{self.topic} could not be read up to the record of this start within "
-                    f"{READ_TIMEOUT_S:g} s: the "
-                    "broker does not answer, or holds a transaction of a dead process open for longer"
+                    f"{READ_TIMEOUT_S:g} s: the broker does not answer, or holds a transaction of a dead "
+                    "process open for longer"
                 )
             message = consumer.poll(1.0)
             if message is None:

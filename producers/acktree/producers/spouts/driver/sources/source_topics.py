@@ -83,8 +83,7 @@ class TopicEnds:
                     raise VanishedPartition(
                         f"of {places}, which {self._component} reads, a partition is gone: its topic was "
                         "deleted and recreated with fewer; records of the old one that were not done are "
-                        "lost. "
-                        "Start again to read the new one"
+                        "lost. Start again to read the new one"
                     ) from error
                 raise
         return {source.slot: found[source.topic, source.partition] for source in sources}
