@@ -155,7 +155,7 @@ def test_an_acker_that_stands_still_is_named(monkeypatch):
         made.run_for(60)
         monkeypatch.undo()
         cause, *_ = describe(made)
-        assert (cause.kind, cause.text[:24]) == ("stuck-worker", "acker acker stands still")
+        assert (cause.kind, cause.text[:22]) == ("stuck-worker", "acker acker is stalled")
 
 
 class FailsOnBad(BasicBolt):

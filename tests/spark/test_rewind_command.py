@@ -35,7 +35,7 @@ def test_a_running_driver_emits_again_what_was_rewound(
     t = all_done(spout)
     planned = rewind(t, "--to", target)
     assert (planned.exit_code, t.committed()) == (0, 5)
-    assert f"goes back from 5 to {emitted[0]}" in planned.output
+    assert f"will go back from 5 to {emitted[0]}" in planned.output
     assert "nothing was changed" in planned.output
     done = rewind(t, "--to", target, "--execute")
     assert done.exit_code == 0, done.output
