@@ -108,7 +108,7 @@ def test_a_broker_that_does_not_answer_is_named(role: str, monkeypatch: pytest.M
 def test_a_setting_that_breaks_a_guarantee_is_refused(kafka: str, topology: str, role: str) -> None:
     setting = "isolation.level=read_uncommitted"
     sentence = error_of(*ROLES[role], "-b", kafka, "--topology", topology, "-X", setting)
-    assert f"{setting} is refused: aborted transactions" in sentence
+    assert f"{setting} is refused: records of aborted transactions" in sentence
 
 
 @pytest.mark.real

@@ -189,7 +189,7 @@ def test_applying_the_same_file_again_publishes_nothing(kafka, topology_name, to
     acktree("topology", "apply", topology_file, "-b", kafka)
     again = acktree("topology", "apply", topology_file, "-b", kafka)
     assert (again.exit_code, again.stderr) == (0, "")
-    assert again.stdout == f"nothing to do: version 1 of topology {topology_name} says the same\n"
+    assert again.stdout == f"nothing to do: version 1 of topology {topology_name} has the same content\n"
 
 
 @pytest.mark.simulated

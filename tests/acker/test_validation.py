@@ -189,7 +189,7 @@ FLOODS = {
     "unknown fingerprint": lambda: b"\xc3\x01" + bytes(8) + inits((2, 1))[10:],
     "truncated": lambda: inits(*[(2, 1)] * 500)[:-9],
     "count that lies": lambda: ACK_INIT_FRAME + zigzag(0) + zigzag(1) + zigzag(2**40) + bytes(8000) + b"\0",
-    "behind the record": lambda: inits((2, 1)) + bytes(100_000),
+    "bytes after the record": lambda: inits((2, 1)) + bytes(100_000),
     "no record at all": lambda: bytes(100_000),
     "root zero": lambda: inits(*[(2, 1)] * 500, (0, 1)),
     "wrong partition": lambda: inits(*[(2, 1)] * 500, (3, 1)),

@@ -74,7 +74,12 @@ def test_foreign_records_are_rejected_whole_with_their_coordinates(make):
     latest = sorted((record.topic, record.partition, record.offset) for record in acker.acker.invalid.latest)
     assert latest == [(ack, 1, 0), *((init, 0, offset) for offset in range(5))]
     reasons = " | ".join(record.reason for record in acker.acker.invalid.latest)
-    for expected in ("does not belong to partition 0", "root id is 0", "no spout task 9", "version 44"):
+    for expected in (
+        "does not belong to partition 0",
+        "root id is 0",
+        "spout task 9 does not exist",
+        "version 44",
+    ):
         assert expected in reasons
     assert sorted(cluster.acked) == [4, 5]
 

@@ -132,7 +132,7 @@ def test_what_may_not_be_read_is_not_known(spout: Callable[[], StateWriter], mon
     monkeypatch.setattr(Cluster, "partitions", refuse)
     found = made.trace(DONE)
     assert found["state"] == "not known"
-    assert any(f"not known: {made.topic} may not be seen" in note for note in found["notes"])
+    assert any(f"whether the record is done: {made.topic} may not be seen" in note for note in found["notes"])
 
 
 def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], StateWriter]):
@@ -147,7 +147,7 @@ def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], S
     finally:
         cluster.close()
     assert (late.state, whole.state) == ("not known", "not emitted")
-    assert any(f"{made.topic} was not read to its end in time" in note for note in late.notes)
+    assert any(f"{made.topic} could not be read to its end in time" in note for note in late.notes)
 
 
 def test_what_an_open_transaction_hides_is_not_known(spout: Callable[[], StateWriter]):

@@ -272,7 +272,7 @@ def test_a_dead_letter_topic_that_was_created_anew_meanwhile_loses_nothing_to_a_
     for offset in (8, 9):
         topology.give_up(offset, CITY)
     before = len(source_records(topology))
-    with pytest.raises(NotCorrectable, match="created anew"):
+    with pytest.raises(NotCorrectable, match="recreated"):
         carry_out(cluster, correct(letter, record, b"right"), {})
     cluster.close()
     assert len(source_records(topology)) == before

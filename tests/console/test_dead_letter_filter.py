@@ -30,7 +30,7 @@ FOREIGN = replace(
 )
 ALL = (FIRST, SLOW, OTHER, FOREIGN)
 SPOUTS = ("in", "late", "idle")
-GONE = "its source record is gone: a/0 begins at 10; --edit writes its value anew"
+GONE = "its source record is gone: a/0 begins at 10; --edit writes its value again"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_each_dead_letter_is_replayed_or_refused_by_name():
     assert "it must be 0 to 0" in refused["0/6"]
     assert "recreated" in refused["0/7"]
     assert "no spout of topology t reads topic 'unknown'" in refused["0/8"]
-    assert "does not say which source record it is" in refused["0/3"]
+    assert "does not name its source record" in refused["0/3"]
     (both,) = [line for line in plan.refusals() if "0/4 0/9" in line]
     assert both.startswith("refused: 2 dead letters, 0/4 0/9: its source record is gone")
 

@@ -40,7 +40,7 @@ def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(
     assert f"replay 2 offset(s) of {topology.source}/0: 5 to 6" in planned.text
     assert "filter: contains &#39;CITY&#39;" in planned.text
     refusals = [
-        f"refused: 1 dead letter, 0/4: there is no such source record: {topology.source}/0 ends before 10",
+        f"refused: 1 dead letter, 0/4: its source record does not exist: {topology.source}/0 ends before 10",
         f"refused: 1 dead letter, 0/0: its source record is gone: {topology.source}/0 begins at 1",
     ]
     assert [each for each in refusals if each not in planned.text] == []
@@ -140,7 +140,7 @@ def test_the_plan_says_that_only_the_newest_are_looked_at(
     monkeypatch.setattr(actions, "NEWEST", 1)
     planned = page.get("/replay?matching=1")
     assert "1 dead letter of 1 reason" in planned.text
-    assert "only the newest 1 dead letters are looked at; there are older ones" in planned.text
+    assert "only the newest 1 dead letters are considered; there are older ones" in planned.text
 
 
 def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_written(kafka: str, unique: str):

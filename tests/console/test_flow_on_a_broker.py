@@ -80,7 +80,7 @@ def test_a_running_spout_obeys_and_so_does_the_next_process(kafka: str, name: st
         until(lambda: spout.next, "an emission")
         plan = acktree(kafka, "pause", name)
         assert plan.stdout == (
-            "plan, nothing is changed yet:\n"
+            "plan, nothing has been changed yet:\n"
             f"spout ticks of topology {name}: running -> paused, it emits nothing, neither new records nor "
             "replays\n"
         )
@@ -104,8 +104,8 @@ def test_a_drain_that_nobody_obeys_ends_with_1_and_says_so(kafka: str, name: str
     assert done.exit_code == 1
     (entry,) = json.loads(done.stdout)["spouts"]
     assert (entry["before"], entry["after"]) == ("running", "draining")
-    assert "0 of 1 tasks report that they obey" in done.stderr
-    assert "it goes on draining" in done.stderr
+    assert "0 of 1 tasks report that they have applied it" in done.stderr
+    assert "it continues draining" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "drain"])
@@ -129,7 +129,7 @@ def test_what_is_no_flow_record_changes_nothing(kafka: str, name: str):
 def test_a_setting_is_changed_as_the_next_version(kafka: str, name: str):
     plan = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7")
     assert plan.stdout == (
-        "plan, nothing is changed yet:\n"
+        "plan, nothing has been changed yet:\n"
         f"spouts.ticks.max_pending: 100 -> 7\npublish version 2 of topology {name}\n"
     )
     assert read_history(kafka, name, {}).latest.version == 1
@@ -165,9 +165,9 @@ def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
         (["--spout", "ticks", "max_pending=0"], "spouts.ticks.max_pending: 0 is invalid"),
         (["--spout", "ticks", "max_pendin=5"], "spouts.ticks.max_pendin: unknown key; must be one of:"),
         (["--spout", "tocks", "max_pending=5"], "has no spouts.tocks; it has: ticks"),
-        (["--spout", "ticks", "max_pending"], "'max_pending' is no setting; write KEY=VALUE"),
+        (["--spout", "ticks", "max_pending"], "'max_pending' is not a setting; write KEY=VALUE"),
         (["--spout", "ticks", "spork.complete=batch"], "spouts.ticks.spork.complete: unknown key"),
-        (["name=other"], "name: it stays"),
+        (["name=other"], "name cannot be changed"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_with_its_key(

@@ -49,7 +49,7 @@ def test_the_line_says_that_nobody_runs_the_bolt():
     snapshot = seen(published())
     snapshot.groups = {}
     found = status(limited(31.2), snapshot=snapshot)
-    assert found.limits[0].text == "limited by bolt count (nobody runs it, 31 s behind)"
+    assert found.limits[0].text == "limited by bolt count (no process runs it, 31 s behind)"
     assert {each.where for each in found.stuck if each.kind == "no-bolt"} == {"count"}
     assert "stalled-bolt" not in {each.kind for each in found.stuck}
 
@@ -78,7 +78,7 @@ def test_what_a_report_says_of_no_bolt_of_the_topology_or_in_no_number_is_no_lim
 
 def test_a_bolt_of_which_nothing_is_known_is_named():
     (limit,) = status(limited(9.0, at="")).limits
-    assert "the acker cannot read how far it is" in limit.text
+    assert "the acker cannot read its position" in limit.text
 
 
 def test_a_full_spout_without_old_trees_is_limited_by_the_bolt_with_the_longest_queue():

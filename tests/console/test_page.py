@@ -44,7 +44,7 @@ def test_the_page_reports_an_unreachable_broker_and_keeps_running():
     client = page()
     answer = client.get("/")
     assert answer.status_code == 200
-    assert "Nothing is known of topology t yet" in answer.text
+    assert "Nothing is known about topology t yet" in answer.text
     assert client.get("/health").json()["alive"] is True
     assert client.get("/status.json").json()["error"]
 
@@ -54,7 +54,7 @@ def test_a_page_that_needs_the_broker_reports_that_it_is_unreachable(path, monke
     monkeypatch.setattr(clients, "BROKER_TIMEOUT_S", 0.5)  # nobody is there, however long it waits
     client = page()
     answer = client.get(path)
-    assert (answer.status_code, "The broker does not answer" in answer.text) == (503, True)
+    assert (answer.status_code, "The broker is not answering" in answer.text) == (503, True)
     assert "no Kafka broker answers" in answer.text
 
 

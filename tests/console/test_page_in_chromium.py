@@ -144,8 +144,8 @@ def test_the_indicator_is_red_and_says_since_when_and_why_while_the_figures_are_
         "": fresh,
         NO_ANSWER: state(a_status(), NO_ANSWER, 61.0),
         "the broker is slow to answer": state(a_status(), None, 61.0),
-        "answers with an error, 502. What follows is of ": Response("", 502),
-        "The login has ended. What follows is of ": RedirectResponse("/login", 303),
+        "answers with an error, 502. The data below is from ": Response("", 502),
+        "The login has ended. The data below is from ": RedirectResponse("/login", 303),
     }
     script = INDICATOR.replace("LOOKS", str(2 * len(answers) - 1))
     in_turn = [each for answer in answers.values() for each in (answer, fresh)]

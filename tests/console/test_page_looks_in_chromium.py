@@ -44,7 +44,7 @@ PAGES = {
     "/t/stuck/dead-letters": "dead letters",
     "/t/stuck/dead-letters/0/1": "dead letter 0/1",
     "/t/stuck/replay": "replay",
-    "/t/stuck/nothing": "There is no such page",
+    "/t/stuck/nothing": "Page not found",
     "/login": "token",
 }
 """The title of each page."""

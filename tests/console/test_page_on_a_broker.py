@@ -57,7 +57,7 @@ def test_the_page_survives_the_loss_of_its_broker_and_topics(own_broker):
         assert "no Kafka broker answers" in error or "no answer from" in error
         page = client.get("/")
         assert page.status_code == 200
-        assert "What follows is" in page.text
+        assert "The data below is" in page.text
         assert "lines/0" in page.text
         assert client.get("/trace", params={"topic": "lines", "partition": 0, "offset": 0}).status_code == 503
         broker.start()

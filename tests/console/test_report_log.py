@@ -95,7 +95,7 @@ def test_what_is_not_read_yet_is_said_until_it_is(topic):
         if log.is_complete:
             break
         topic.report(topic.world.now_s)
-    assert unread[0] == "windows are not whole yet: 3% of the reports of the last day are read"
+    assert unread[0] == "windows are not complete yet: 3% of the reports of the last day have been read"
     assert len(unread) == 3600 / STATS_INTERVAL_S // (BATCH * (BATCHES_A_TURN + 1))
     assert log.unread() == []
     assert reports.accepted == reports.next_offset == len(topic.times_s)

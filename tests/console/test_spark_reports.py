@@ -68,7 +68,7 @@ def test_a_recent_report_of_a_driver_in_spark_refuses_and_says_who_and_where(spo
     spout.report(IN_SPARK, task=1)
     with pytest.raises(RunBySpark, match=WHERE) as caught:
         spout.refuse()
-    assert str(caught.value).startswith(f"Spark runs spout lines of topology {spout.name} right now: ")
+    assert str(caught.value).startswith(f"Spark is running spout lines of topology {spout.name}: ")
 
 
 def test_a_report_of_any_task_refuses(spout: ReportedSpout):
@@ -143,7 +143,7 @@ def test_where_reports_may_not_be_read_nothing_is_known_and_the_stage_starts(
     spout.report(IN_SPARK)
     warnings: list[str] = []
     refuse_spark(spout.bootstrap, spout.name, "lines", {}, warnings.append)
-    assert warnings == ["whether Spark runs spout lines is not known: no right to read"]
+    assert warnings == ["cannot check whether Spark runs spout lines: no right to read"]
 
 
 def test_the_driver_of_a_stage_in_python_does_not_refuse_the_next_one(spout: ReportedSpout):

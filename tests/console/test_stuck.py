@@ -83,8 +83,8 @@ def test_a_stall_outside_execute_names_the_method():
     spout = report("spout", "lines", "lines@a:1", stalled_s=500.0, calling="next_tuple")
     acker = report("acker", "acker", "a:2", stalled_s=400.0, executing_root="$(reboot)")
     first, second, *_ = stuck(spout, acker)
-    assert first.text == "spout lines stands still in next_tuple, for 500 s"
-    assert second.text == "acker acker stands still outside of user code, for 400 s"
+    assert first.text == "spout lines is stalled in next_tuple, for 500 s"
+    assert second.text == "acker acker is stalled outside user code, for 400 s"
 
 
 def test_a_report_of_a_worker_that_goes_on_ends_its_stall():

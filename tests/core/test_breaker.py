@@ -34,7 +34,7 @@ def test_a_ratio_counts_only_with_enough_results():
     breaker = Breaker(BY_RATIO)
     assert not fail(breaker, 3)
     assert fail(breaker, 1)
-    assert breaker.opening.why == "4 of 4 results within 10 s are failures"
+    assert breaker.opening.why == "4 of 4 results within 10 s were failures"
 
 
 def test_a_ratio_that_is_met_and_not_exceeded_opens_nothing():

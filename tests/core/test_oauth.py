@@ -29,7 +29,7 @@ BEARER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
             {"oauth_cb": "security.tokens:token", "security.protocol": "SSL"},
             "security.protocol=SASL_SSL .*it is SSL",
         ),
-        ({"oauth_cb": "security.tokens:token", "sasl.oauthbearer.method": "oidc"}, "exclude each other"),
+        ({"oauth_cb": "security.tokens:token", "sasl.oauthbearer.method": "oidc"}, "are mutually exclusive"),
     ],
 )
 def test_what_cannot_make_tokens_is_refused_with_the_reason(settings: dict[str, str], says: str):

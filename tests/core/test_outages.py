@@ -54,7 +54,10 @@ def test_an_outage_of_five_minutes_is_a_line_when_it_begins_one_a_minute_and_one
     cluster.is_failing = cluster.is_away = False
     cluster.run(FIVE_MINUTES_S)
     begins, *minutes, ends = cluster.lines
-    assert begins == "no connection to Kafka at b:1 (refused); it is tried again, with one line a minute here"
+    assert (
+        begins
+        == "no connection to Kafka at b:1 (refused); retrying; further failures are logged once a minute"
+    )
     assert [line.partition(" (")[0] for line in minutes] == [
         f"no connection to Kafka at b:1 for {seconds} s" for seconds in (60, 120, 180, 240)
     ]
@@ -76,7 +79,7 @@ def test_one_broker_of_several_that_stays_away_is_an_outage_though_the_cluster_a
     cluster.is_failing = False
     cluster.run(FIVE_MINUTES_S)
     begins, *minutes, ends = cluster.lines
-    assert begins.startswith("no connection to a broker of Kafka at b:1 (refused); ")
+    assert begins.startswith("no connection to a Kafka broker at b:1 (refused); ")
     assert len(minutes) == 4
     assert ends.startswith("Kafka at b:1 answers again after 300 s; ")
 

@@ -341,7 +341,7 @@ def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: T
 
 def test_a_source_topic_is_never_created(cluster: TopologyOnBroker) -> None:
     cluster.admin.delete_topics([f"{cluster.name}.in"])[f"{cluster.name}.in"].result()
-    with pytest.raises(MissingTopic, match="never makes them"):
+    with pytest.raises(MissingTopic, match="never creates source topics"):
         cluster.apply()
 
 

@@ -74,7 +74,7 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
         ("[bolts.count]", "[bolts.lines]", 8, "is also the name of a spout"),
         ('name = "wordcount"', 'name = "word count"', 1, "name: 'word count' is invalid"),
         ('name = "wordcount"', "", 1, "name: field required"),
-        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is also emitted here"),
+        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is also emitted by this topology"),
         ('emits = ["words"]', 'emits = ["words", "wordcount.ack"]', 1, "one of the topology's own topics"),
         ("ackers = 4", "control_retention_s = 60", 2, "below twice the longest timeout; at least 600"),
         ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is invalid"),
@@ -86,7 +86,7 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
             7,
             "20 records are more than max_pending = 19 allows in flight",
         ),
-        ('topics = ["lines"]', "block = 2", 5, "fed by Python code: each message has a root of its own"),
+        ('topics = ["lines"]', "block = 2", 5, "fed by Python code: each message has its own root"),
         (
             'emits = ["words"]',
             'emits = ["words"]\nspark.include_header = true',
@@ -136,7 +136,7 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
             'emits = ["counts"]',
             'emits = [{topic = "counts", partitions = 2}, {topic = "counts", partitions = 3}]',
             10,
-            "bolts.count.emits: topic 'counts' cannot have 3 partitions and 2; state one number",
+            "bolts.count.emits: topic 'counts' cannot have 3 partitions and 2; set one number",
         ),
     ],
 )

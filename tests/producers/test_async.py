@@ -214,7 +214,7 @@ def test_timeouts_and_task_groups_work_inside_execute():
 def test_the_double_does_not_wait_forever(monkeypatch):
     monkeypatch.setattr("acktree.producers.testing.END_TIMEOUT_S", 0.05)
     double = BoltDouble(Gate(b"x"))
-    with pytest.raises(TimeoutError, match=r"tuples \[0\] have not ended"):
+    with pytest.raises(TimeoutError, match=r"tuples \[0\] did not finish"):
         double.give(b"x")
     double.close()
 

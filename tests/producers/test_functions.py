@@ -113,7 +113,7 @@ def test_values_get_the_key_that_the_bolt_names_and_a_child_its_own(is_async):
 
 
 def test_a_key_of_a_bolt_that_emits_nothing_is_refused():
-    with pytest.raises(BadHandler, match="has a key and emits nothing"):
+    with pytest.raises(BadHandler, match="has a key but emits nothing"):
         bolt(reads="in", key=len)(one)
 
 

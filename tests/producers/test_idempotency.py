@@ -142,7 +142,7 @@ def test_a_record_at_the_same_offset_of_a_recreated_topic_is_written_too():
 
 def test_a_tuple_without_a_lasting_origin_is_refused():
     net = Net(published(one=(["a"], [])))
-    with pytest.raises(NoLastingKey, match="key of your own"):
+    with pytest.raises(NoLastingKey, match="your own key"):
         key_of(net.take("one", net.spout()))
     slot = net.history.versions[1].slots[0].model_copy(update={"topic": ""})
     net.history.versions[1] = net.history.versions[1].model_copy(update={"slots": (slot,)})

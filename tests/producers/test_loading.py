@@ -60,9 +60,9 @@ def test_a_class_in_the_current_folder_is_made(folder):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("acktree.producers:BasicBolt", r"BasicBolt has no execute\(\) of its own"),
-        ("acktree.producers:Bolt", r"Bolt has no execute\(\) of its own"),
-        ("handlers_here:Forgot", r"Forgot has no execute\(\) of its own"),
+        ("acktree.producers:BasicBolt", r"BasicBolt has no execute\(\): subclass it"),
+        ("acktree.producers:Bolt", r"Bolt has no execute\(\): subclass it"),
+        ("handlers_here:Forgot", r"Forgot has no execute\(\): subclass it"),
         ("handlers_here", "not MODULE:NAME"),
         ("handlers_here:Nobody", "has no 'Nobody'"),
         ("nowhere_at_all:X", "no module 'nowhere_at_all'"),

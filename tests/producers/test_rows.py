@@ -84,7 +84,7 @@ def test_an_at_least_once_worker_does_not_commit_past_a_rejected_row(cluster: Wo
     output = AtLeastOnce(cluster.bootstrap, {})
     output.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
     consumer = make_consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "nobody"})
-    with pytest.raises(DeliveryFailed, match="did not take a record"):
+    with pytest.raises(DeliveryFailed, match="did not accept a record"):
         output.flush_and_commit(consumer, [])
 
 
@@ -94,6 +94,6 @@ def test_an_exactly_once_worker_stops_at_a_rejected_row_instead_of_retrying_fore
     output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only")
     output.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": f"{cluster.name}.only"})
-    with pytest.raises(DeliveryFailed, match="did not take a record"):
+    with pytest.raises(DeliveryFailed, match="did not accept a record"):
         output.flush_and_commit(consumer, [])
     assert cluster.read(cluster.topic("b")) == []

@@ -99,7 +99,9 @@ def test_a_value_that_cannot_be_read_is_rejected_and_its_neighbours_go_on(kind, 
     assert set(double.open) == {1, 3}
     assert double.in_hand == []
     assert double.counters.executed == 5
-    assert double.failed[1].startswith("NotDeserializable: the value of in[0]@1 is no JSON of Order: count: ")
+    assert double.failed[1].startswith(
+        "NotDeserializable: the value of in[0]@1 cannot be decoded as JSON of Order: count: "
+    )
     assert "secret-name" not in double.failed[1]
     assert "in[0]@3" in double.failed[3]
 
@@ -177,7 +179,7 @@ def test_a_tuple_whose_output_cannot_be_written_fails_even_if_its_bolt_swallows_
     double.give(b"good", b"bad", b"good")
     assert set(double.failed) == {1}
     assert double.rejected == set()
-    assert "a Bad for out cannot be written as JSON of Line" in double.failed[1]
+    assert "a Bad for out cannot be encoded as JSON of Line" in double.failed[1]
     assert double.acked == {0, 2}
     assert [each.anchors for each in double.emitted] == [(0,), (2,)]
 
@@ -272,7 +274,7 @@ def test_what_is_no_json_is_not_written(payload):
 
     double = BoltDouble(WriterD())
     double.give(b"")
-    assert "cannot be written as JSON" in double.failed[0]
+    assert "cannot be encoded as JSON" in double.failed[0]
     assert double.emitted == []
 
 
@@ -293,7 +295,7 @@ def test_a_declaration_that_means_nothing_is_refused_at_the_start():
         with pytest.raises(BadHandler):
             check_bolt(bolt(emits_as=declared))
     with pytest.raises(
-        BadHandler, match="emits_as names 'lines', which is no topic of the bolt in the topology: b"
+        BadHandler, match="emits_as names 'lines', which is not a topic of the bolt in the topology: b"
     ):
         BoltDouble(bolt(emits_as={"lines": Json}), emits=["b"])
 

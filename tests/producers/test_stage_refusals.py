@@ -55,7 +55,7 @@ def test_an_option_that_is_none_is_refused(given: dict[str, str], sentence: str)
 @pytest.mark.parametrize(
     ("name", "stage", "sentence"),
     [
-        (None, Words, "has several spouts with topics, name one by --spout: one, two"),
+        (None, Words, "has several spouts with topics, name one with --spout: one, two"),
         ("three", Words, "has no spout 'three'; with topics it has: one, two"),
         ("fed", Words, "spout fed of topology t reads no topics: a Spout class feeds it, not a stage"),
     ],
@@ -101,7 +101,7 @@ def test_a_spout_with_topics_and_no_stage_names_both_ways_to_give_one() -> None:
             "from acktree.producers import stage\n"
             "@stage(name='x', reads='a', emits='b', emits_as=bytes)\ndef f(v: bytes): ...\n"
             "@stage(name='x', reads='c', emits='d', emits_as=bytes)\ndef g(v: bytes): ...\n",
-            "has several parts named 'x': give each a name of its own",
+            "has several parts named 'x': give each its own name",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_group_with_a_member_ends_a_start_and_the_error_names_it(cluster: Work
     stranger = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
     stranger.subscribe([cluster.topic("a")])
     until(lambda: stranger.poll(0.1) is not None or stranger.assignment(), "the stranger is a member")
-    with pytest.raises(GroupInUse, match=f"member of group {group}.*stop it"):
+    with pytest.raises(GroupInUse, match=f"member of group {group}.*stop that consumer"):
         start(cluster)
     stranger.close()
     assert start(cluster).state.run == 1

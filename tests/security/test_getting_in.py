@@ -70,7 +70,9 @@ def test_a_client_certificate_is_accepted(secure: SecureBroker):
 def test_a_wrong_password_is_reported_immediately_and_not_retried(secure: SecureBroker, user: str, tmp_path):
     wrong = as_file(tmp_path, {**secure.properties(user), "sasl.password": "not-the-password"})
     sentence = error_of(show(secure.scram, "--command-config", wrong))
-    assert "does not let this client in; check sasl.mechanism, sasl.username and the password" in sentence
+    assert (
+        "rejected this client's credentials; check sasl.mechanism, sasl.username and the password" in sentence
+    )
     assert "not-the-password" not in sentence
 
 
@@ -89,7 +91,7 @@ def test_a_broker_with_an_untrusted_certificate_is_refused(secure: SecureBroker,
 @pytest.mark.slow
 def test_a_broker_whose_certificate_names_another_host_is_refused(secure: SecureBroker, user: str):
     elsewhere = secure.scram.replace("127.0.0.1", "localhost")
-    with pytest.raises(NotAuthenticated, match="a host name that it is made out to"):
+    with pytest.raises(NotAuthenticated, match="a host name that it was issued for"):
         make_admin(elsewhere, secure.properties(user))
 
 

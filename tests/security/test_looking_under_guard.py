@@ -262,7 +262,7 @@ def test_without_the_state_of_a_spout_the_trace_says_that_it_is_not_known_what_i
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["state"], len(found["emissions"])) == ("not known", 1)
-    (note,) = [note for note in found["notes"] if note.startswith("whether the record is done is not known")]
+    (note,) = [note for note in found["notes"] if note.startswith("cannot tell whether the record is done")]
     assert "authorization failed" in note.lower()
     assert STATE in note
 

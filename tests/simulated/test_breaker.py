@@ -136,7 +136,7 @@ def test_describe_says_that_it_is_open_since_when_and_why_and_an_operator_closes
 
     (found,) = look(it.tester, how_far)
     assert not found.is_drained
-    assert "its breaker is open, so this does not end before it closes: 5 failures in a row" in found.line()
+    assert "its breaker is open, so this cannot end until it closes: 5 failures in a row" in found.line()
     it.tester.set_flow("source", Flow.RUNNING)
 
     openings, plan = it.breaker().openings, plan_close(it.tester.published, None, {"source": spout.breaker})

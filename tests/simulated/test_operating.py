@@ -131,7 +131,7 @@ def test_a_bolt_that_nobody_serves_is_named_in_place_of_the_frontier_that_it_hol
         assert [each.kind for each in status.stuck] == ["no-bolt"]
         (limit,) = status.limits
         assert (limit.spout, limit.bolt, limit.partition) == ("lines", "upper", "words/0")
-        assert limit.text.startswith("limited by bolt upper (nobody runs it, ")
+        assert limit.text.startswith("limited by bolt upper (no process runs it, ")
 
 
 def test_a_worker_that_hangs_is_named_with_its_host_and_its_record():
@@ -155,7 +155,7 @@ def test_an_acker_that_stands_still_is_named(monkeypatch):
         made.run_for(60)
         monkeypatch.undo()
         cause, *_ = describe(made)
-        assert (cause.kind, cause.text[:24]) == ("stuck-worker", "acker acker stands still")
+        assert (cause.kind, cause.text[:22]) == ("stuck-worker", "acker acker is stalled")
 
 
 class FailsOnBad(BasicBolt):

@@ -57,7 +57,7 @@ def test_a_test_that_fails_leaves_nothing_behind(tmp_path: Path):
         "    assert False, 'on purpose'\n"
         "def test_nothing_runs():\n"
         "    assert not any(process.tasks for process in kept[0].kernel.processes)\n"
-        "    with pytest.raises(Exception, match='does not run'):\n"
+        "    with pytest.raises(Exception, match='is not running'):\n"
         "        kept[0].run_for(1)\n"
     )
     done = run_pytest(tmp_path, "test_it.py")

@@ -71,7 +71,9 @@ def test_a_removed_spout_emits_nothing_new_delivers_what_is_pending_and_ends_wit
         tester._as_operator(lambda: apply_topology(BOOTSTRAP, parse_topology(KEPT), {}))
         tester.run_until(lambda: not spout.is_active, what="the removal is noticed")
         spout.waiting, calls = [4], spout.calls
-        with pytest.raises(UnknownComponent, match="no longer has spout removed; nothing of it is pending"):
+        with pytest.raises(
+            UnknownComponent, match="no longer has spout removed; none of its messages are pending"
+        ):
             tester.run_for(60.0)
         assert sorted(spout.acked) == [1, 2, 3]
         assert spout.calls == calls

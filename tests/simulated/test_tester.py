@@ -602,7 +602,7 @@ def test_what_never_comes_is_named():
         with pytest.raises(TookTooLong) as raised:
             tester.run_until_done(limit_s=20)
         text = str(raised.value)
-        assert "the end of all trees has not come within 20 s of virtual time" in text
+        assert "the end of all trees did not happen within 20 s of virtual time" in text
         assert "spout lines: 1 pending" in text
         assert "lines/3/0: b'word', replayed 0 times" in text
         assert "bolt upper: has not committed words/" in text
@@ -689,7 +689,7 @@ def test_parts_that_are_missing_or_unknown_are_named():
     with pytest.raises(MissingPart, match="an instance serves one of them"):
         lines(bolts={"upper": UpperCase(), "keep": KeepAll}, workers={"upper": 2})
     with (
-        pytest.raises(MissingPart, match="is no BasicBolt or Bolt"),
+        pytest.raises(MissingPart, match="is not a BasicBolt or Bolt"),
         lines(bolts={"upper": 7, "keep": KeepAll}),
     ):
         pass

@@ -125,8 +125,8 @@ DEFECTS = (
     Defect(
         "leave the children out of the ack",
         f"{WORKER}/collecting/collector.py",
-        "            if is_written and target.hashes:\n                defer_to_ack(parent, target.acked_children, child)\n",
-        "",
+        "                if target.hashes:\n                    deferred.append(",
+        "                if not target.topic:\n                    deferred.append(",
     ),
     Defect(
         "leave the offsets out of the transaction",
@@ -426,9 +426,9 @@ DEFECTS = (
     Defect(
         "go on after a revocation has aborted the transaction",
         f"{WORKER}/worker/input_commits.py",
-        '            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})\n'
+        '            log.warning("%s; the next owner reads them again", error, extra={"action": "aborted"})\n'
         "            self.must_rewind = True\n",
-        '            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})\n',
+        '            log.warning("%s; the next owner reads them again", error, extra={"action": "aborted"})\n',
     ),
     Defect(
         "neither ack nor fail a part of a batch",

@@ -46,7 +46,7 @@ def test_another_java_or_spark_has_an_archive_of_its_own(cache: Path, monkeypatc
 
 def test_a_jvm_that_does_not_start_leaves_no_archive_and_the_reason(cache: Path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/opt/nothing")
-    with pytest.raises(NoArchive, match=r"wrote no archive of its classes: \S"):
+    with pytest.raises(NoArchive, match=r"did not write an archive of its classes: \S"):
         make_archive()
     assert not list(cache.glob("*.jsa*"))
 

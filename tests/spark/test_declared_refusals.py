@@ -44,9 +44,9 @@ def counted(rows: DataFrame) -> DataFrame:
 SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "scanned twice": (lambda rows: same(rows).union(same(rows)), "reads the source more than once"),
     "coalesced": (lambda rows: same(rows).coalesce(1), "task 0 reads what task 1 is to read"),
-    "shuffled": (lambda rows: same(rows).repartition(3), "were read by another one"),
-    "remembered": (lambda rows: same(rows.dropDuplicates(["value"])), "were read by another one"),
-    "limited": (lambda rows: same(rows).limit(10), "were read by another one"),
+    "shuffled": (lambda rows: same(rows).repartition(3), "were read by another task"),
+    "remembered": (lambda rows: same(rows.dropDuplicates(["value"])), "were read by another task"),
+    "limited": (lambda rows: same(rows).limit(10), "were read by another task"),
 }
 
 
@@ -104,7 +104,7 @@ def test_a_small_batch_is_not_kept_as_state_in_the_task_that_reads_it(tester: St
 def test_a_plan_that_reads_nothing_is_refused_when_its_batch_has_ended(tester: StageTester) -> None:
     send(tester)
     start(tester, lambda rows: same(rows).limit(0))
-    check_refused(tester, r"were read by another one|no proof")
+    check_refused(tester, r"were read by another task|no proof")
 
 
 def test_a_batch_that_something_else_has_written_is_not_taken_for_written(tester: StageTester) -> None:
@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str], str]] =
         {},
         "'retry' of type int; it must be boolean",
     ),
-    "undeclared": (same, {"plan": "", "topic": ""}, "needs option plan=narrow, and the source needs it"),
+    "undeclared": (same, {"plan": "", "topic": ""}, "needs option plan=narrow, as does the source"),
     "another topic": (same, {"topic": "elsewhere"}, "topic=elsewhere is not what in emits"),
     "no topic": (same, {"topic": ""}, "name one topic with option 'topic'"),
 }

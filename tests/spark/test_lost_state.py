@@ -77,7 +77,7 @@ def test_a_spout_whose_state_and_offsets_are_lost_skips_nothing(spout: Callable[
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("value", "why"),
-    [(STATE[:-1], ""), (NEWER, "version 2; this process knows 1")],
+    [(STATE[:-1], ""), (NEWER, "state has version 2, but this process supports 1")],
     ids=["damaged", "newer"],
 )
 def test_a_state_that_cannot_be_read_stops_the_spout_with_its_coordinates(

@@ -68,6 +68,6 @@ def test_nothing_is_known_of_a_record_beyond_the_end_of_the_log(
     monkeypatch.setattr("acktree.producers.spouts.driver.one_record.BROKER_TIMEOUT_S", 2.0)
     with (
         filled(kafka, unique, reset) as topic,
-        pytest.raises(BrokerUnreachable, match="the log ends before it"),
+        pytest.raises(BrokerUnreachable, match="lies beyond the end of the log"),
     ):
         topic.value(RECORDS + behind)

@@ -35,7 +35,7 @@ def test_a_running_driver_emits_again_what_was_rewound(
     t = all_done(spout)
     planned = rewind(t, "--to", target)
     assert (planned.exit_code, t.committed()) == (0, 5)
-    assert f"goes back from 5 to {emitted[0]}" in planned.output
+    assert f"will go back from 5 to {emitted[0]}" in planned.output
     assert "nothing was changed" in planned.output
     done = rewind(t, "--to", target, "--execute")
     assert done.exit_code == 0, done.output
@@ -59,8 +59,8 @@ def test_each_partition_goes_back_by_itself() -> None:
     plan = plan_rewind(published(), "lines", targets, {lines[2]: 20}, frontiers)
     assert plan.partitions == (RewoundPartition("lines", 0, 30, 10), RewoundPartition("lines", 2, 30, 20))
     assert plan.notes == (
-        "lines/1 stays at 8: it is done no further than 10",
-        "lines/2 begins at 20: what lay below is gone",
+        "lines/1 stays at 8, which is not above 10",
+        "lines/2 begins at 20: older records are gone",
         "lines/3 is not read yet",
     )
 

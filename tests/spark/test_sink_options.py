@@ -32,7 +32,7 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], type[Exception], str]] = 
         ROWS,
         {"plan": "", "topic": ""},
         BadOption,
-        "needs option plan=narrow, and the source needs it",
+        "needs option plan=narrow, as does the source",
     ),
 }
 

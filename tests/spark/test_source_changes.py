@@ -203,7 +203,7 @@ def test_a_deleted_topic_stops_a_live_driver_with_a_clear_error(
     t.next_batch()
     t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
     t.now_s += CHECK_INTERVAL_S + 1
-    serve_until(t, MissingTopic, "if it was deleted, what was not done of it is lost")
+    serve_until(t, MissingTopic, "if it was deleted, the records of it that were not done are lost")
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
@@ -266,7 +266,9 @@ def test_a_deleted_topic_is_an_error_where_its_end_is_asked_for(spout: Callable[
     t = spout(records=3)
     t.next_batch()
     t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
-    with pytest.raises(MissingTopic, match="if it was deleted, what was not done of it is lost"):
+    with pytest.raises(
+        MissingTopic, match="if it was deleted, the records of it that were not done are lost"
+    ):
         until(lambda: bool(t.next_batch()))
 
 

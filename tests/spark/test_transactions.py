@@ -250,7 +250,7 @@ def test_a_smaller_limit_set_by_the_user_bounds_the_batches(begun: Open, bootstr
 def test_a_batch_that_the_broker_refuses_fails_the_task(begun: Open, bootstrap: str, unique: str):
     topic = new_topic(bootstrap, unique, max_message_bytes="1000")
     transaction = begun()
-    with pytest.raises(DeliveryFailed, match=f"did not take a record for topic {topic}: .*too large"):
+    with pytest.raises(DeliveryFailed, match=f"did not accept a record for topic {topic}: .*too large"):
         write(transaction, topic, b"x" * 2_000)
     transaction.abort()
 
@@ -271,7 +271,7 @@ def test_a_partition_that_never_appears_is_an_error(
     transaction = BatchTransaction(bootstrap, {}, unique)
     assert transaction.begin(BATCH, READ_TASK, held)
     monkeypatch.setattr(BatchTransaction, "growth_timeout_s", 0.5)
-    with pytest.raises(MissingPartition, match=f"topic {topic} shows no partition 9.* apply the topology"):
+    with pytest.raises(MissingPartition, match=f"topic {topic} has no partition 9.* apply the topology"):
         transaction.send(topic, 9, b"nowhere")
     transaction.close()
 
@@ -316,7 +316,10 @@ def test_a_setting_that_breaks_a_guarantee_is_refused():
         ({"compression.type": "zstd"}, "compression.type is set"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "SASL mechanism"),
         ({"oauth_cb": "auth:token"}, "oauth_cb is set, which only librdkafka supports"),
-        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "needs a user and a password"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+            "needs a username and a password",
+        ),
         ({"message.max.bytes": "many"}, "is not a number"),
         ({"transaction.timeout.ms": "long"}, "is not a number"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot read the certificates"),

@@ -76,7 +76,7 @@ def read_open_dead_letter(cluster: Cluster, partition: int, offset: int) -> tupl
         raise NotCorrectable(f"{topic}/{partition} holds no record at offset {offset}")
     letter = dead_letter_of(record, spouts_by_topic(cluster.topology))
     if not letter.topic:
-        raise NotCorrectable(f"dead letter {letter.name} does not say which source record it is")
+        raise NotCorrectable(f"dead letter {letter.name} does not name its source record")
     if not letter.spout:
         raise NotCorrectable(f"no spout of topology {cluster.topology.name} reads {letter.topic}")
     if (letter.topic, letter.source_partition) not in cluster.partitions([letter.topic]):
@@ -127,9 +127,7 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
         retry_until_ready(lambda: producer.init_transactions(BROKER_TIMEOUT_S))
         again, record = read_open_dead_letter(cluster, letter.partition, letter.offset)
         if again != letter or record.value() != correction.record.value():
-            raise NotCorrectable(
-                f"dead letter {letter.name} is another one by now: its topic was created anew"
-            )
+            raise NotCorrectable(f"dead letter {letter.name} is no longer the same: its topic was recreated")
         producer.begin_transaction()
         try:
             place = _write(cluster, producer, correction)

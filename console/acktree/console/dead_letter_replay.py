@@ -142,9 +142,11 @@ def _why_refused(found: DeadLetter, state: PartitionState | str) -> str | None:
         return state
     place = f"{found.topic}/{found.source_partition}"
     if found.source_offset < state.log_start:
-        return f"its source record is gone: {place} begins at {state.log_start}; --edit writes its value anew"
+        return (
+            f"its source record is gone: {place} begins at {state.log_start}; --edit writes its value again"
+        )
     if found.source_offset >= state.log_end:
-        return f"there is no such source record: {place} ends before {state.log_end}"
+        return f"its source record does not exist: {place} ends before {state.log_end}"
     return None
 
 

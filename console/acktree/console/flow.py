@@ -20,7 +20,7 @@ from acktree.wire.errors import AcktreeError
 _EFFECTS = {
     Flow.RUNNING: "emits",
     Flow.PAUSED: "emits nothing, neither new records nor replays",
-    Flow.DRAINING: "emits no new records; what is pending goes on, replays too",
+    Flow.DRAINING: "emits no new records; what is pending continues, including replays",
 }
 
 
@@ -109,10 +109,12 @@ class Draining:
     def line(self) -> str:
         """Return the state as a sentence."""
         if self.obeying < self.tasks:
-            return f"spout {self.spout}: {self.obeying} of {self.tasks} tasks report that they obey"
+            return (
+                f"spout {self.spout}: {self.obeying} of {self.tasks} tasks report that they have applied it"
+            )
         text = f"spout {self.spout}: {self.pending} pending"
         if self.breaker.state == "open":
-            text += f"; its breaker is open, so this does not end before it closes: {self.breaker.text}"
+            text += f"; its breaker is open, so this cannot end until it closes: {self.breaker.text}"
         return text
 
 

@@ -41,12 +41,12 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "acl": Command(
-        "acktree.console.commands.changing.acl:acl", "List or give the rights that each role needs."
+        "acktree.console.commands.changing.acl:acl", "List or grant the rights that each role needs."
     ),
     "acker": Command("acktree.console.commands.running.acker:acker", "Run ackers.", "acker"),
     "bolt": Command("acktree.console.commands.running.bolt:bolt", "Run a bolt written in Python."),
     "broker": Command(
-        "acktree.console.commands.running.broker:broker", "Run a Kafka for development.", "broker"
+        "acktree.console.commands.running.broker:broker", "Run a Kafka broker for development.", "broker"
     ),
     "describe": Command(
         "acktree.console.commands.watching.describe:describe", "Show the state of a topology.", "ui"
@@ -65,25 +65,31 @@ COMMANDS = {
         "otel",
     ),
     "demo": Command(
-        "acktree.console.commands.running.demo:demo", "Run a whole topology here and watch it.", "spark"
+        "acktree.console.commands.running.demo:demo",
+        "Run a whole topology on this machine and watch it.",
+        "spark",
     ),
     "dev": Command(
-        "acktree.console.commands.running.dev:dev", "Run a file of stages and bolts here.", "acker"
+        "acktree.console.commands.running.dev:dev", "Run a file of stages and bolts on this machine.", "acker"
     ),
     "breaker": Command(
-        "acktree.console.commands.changing.breaker:breaker", "Close breakers of spouts.", "ui"
+        "acktree.console.commands.changing.breaker:breaker", "Close the breakers of spouts.", "ui"
     ),
     "drain": Command(
-        "acktree.console.commands.changing.flow:drain", "Stop new records, wait for the rest.", "ui"
+        "acktree.console.commands.changing.flow:drain",
+        "Stop new records and wait for the pending ones.",
+        "ui",
     ),
-    "pause": Command("acktree.console.commands.changing.flow:pause", "Stop what spouts emit.", "ui"),
+    "pause": Command("acktree.console.commands.changing.flow:pause", "Stop spouts from emitting.", "ui"),
     "pending": Command(
         "acktree.console.commands.watching.pending:pending", "List records that are not done.", "ui"
     ),
     "replay": Command("acktree.console.commands.changing.replay:replay", "Emit source records again."),
     "resume": Command("acktree.console.commands.changing.flow:resume", "Let spouts emit again.", "ui"),
     "rewind": Command(
-        "acktree.console.commands.changing.rewind:rewind", "Emit all from an earlier place on again.", "ui"
+        "acktree.console.commands.changing.rewind:rewind",
+        "Emit everything from an earlier offset again.",
+        "ui",
     ),
     "spark": Command(
         "acktree.console.commands.running.spark:spark", "Run a Spark stage of a topology.", "spark"
@@ -92,7 +98,7 @@ COMMANDS = {
     "trace": Command(
         "acktree.console.commands.watching.trace:trace", "Show the tree of a source record.", "ui"
     ),
-    "topics": Command("acktree.console.commands.changing.topics:topics", "Make the topics of a topology."),
+    "topics": Command("acktree.console.commands.changing.topics:topics", "Create the topics of a topology."),
     "topology": Command(
         "acktree.console.commands.changing.topology:topology", "Publish and show topologies."
     ),

@@ -45,8 +45,8 @@ def write_records(
         refused = [index for index, outcome in outcomes.items() if isinstance(outcome, AcktreeError)]
         outcomes |= dict.fromkeys(refused, stopped)
     written = sum(isinstance(outcome, int) for outcome in outcomes.values())
-    count = f"{written} of {len(records)} {what} are written"
-    rest = stopped or BrokerUnreachable(f"{count}, the rest is not confirmed")
+    count = f"{written} of {len(records)} {what} were written"
+    rest = stopped or BrokerUnreachable(f"{count}, the rest were not confirmed")
     return [outcomes.get(index, rest) for index in range(len(records))]
 
 

@@ -38,6 +38,6 @@ def refuse_shared_topics(wanted: Topology, bootstrap: str, settings: Settings) -
         shared = [topic for topic in other.emitted_topics() if topic in emitted]
         if shared and other.name != wanted.name:
             raise BadTopology(
-                f"topic {shared[0]!r} has the tuples of topology {other.name!r}, and no two may "
-                f"share one: emit to a topic of its own, such as {wanted.name}.{shared[0]}"
+                f"topic {shared[0]!r} has the tuples of topology {other.name!r}, and topologies cannot "
+                f"share a topic: emit to another topic, such as {wanted.name}.{shared[0]}"
             )

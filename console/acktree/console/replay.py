@@ -130,8 +130,8 @@ def state_of(published: Published, slot: Slot, states: Mapping[Place, PartitionS
     state = states.get((slot.topic, slot.partition))
     if state is None or state.topic_id != slot.topic_id:
         raise NotReplayable(
-            f"topic {slot.topic!r} is not the one that topology {published.name} knows: it is gone or was "
-            "recreated, and its old records with it"
+            f"topic {slot.topic!r} is not the one that topology {published.name} knows: it was deleted or "
+            "recreated, and its old records are gone"
         )
     return state
 
@@ -233,13 +233,13 @@ def _clip(
             else f"{place} holds no record; nothing of {_ranges(spans)} can be replayed"
         )
     if spans[0].first < state.log_start:
-        notes.append(f"{place} begins at {state.log_start}: what lay below is gone and is not replayed")
+        notes.append(f"{place} begins at {state.log_start}: older records are gone and are not replayed")
     if spans[-1].next > state.log_end:
-        notes.append(f"{place} ends before {state.log_end}: there is nothing to replay from there on")
+        notes.append(f"{place} ends before {state.log_end}: nothing can be replayed from there on")
     if state.frontier is None or held[-1].next > state.frontier:
         notes.append(
-            f"{place} is done up to {state.frontier or 0}: from there on what is pending is emitted "
-            "anew, and what was not emitted yet comes once, as ever"
+            f"{place} is done up to {state.frontier or 0}: from there on pending records are emitted again, "
+            "and records not emitted yet are emitted once, as usual"
         )
     return held
 

@@ -45,8 +45,8 @@ class RewindPlan:
         """Return the plan as sentences."""
         return [
             *(
-                f"{each.topic}/{each.partition} goes back from {each.frontier} to {each.target}: everything "
-                "from there on is emitted again, done or not"
+                f"{each.topic}/{each.partition} will go back from {each.frontier} to {each.target}: "
+                "everything from there on is emitted again, done or not"
                 for each in self.partitions
             ),
             *(f"note: {note}" for note in self.notes),
@@ -69,7 +69,7 @@ def places_of(published: Published, spout: str, wanted: Sequence[Place]) -> list
         raise NotRewindable(f"topology {published.name} has no spout {spout!r}; it must be one of: {known}")
     topics = published.spouts[spout].topics
     if not topics:
-        raise NotRewindable(f"spout {spout} is fed by Python code: rewind what feeds it")
+        raise NotRewindable(f"spout {spout} is fed by Python code: rewind its source instead")
     slots = [slot for slot in published.slots_of(spout) if slot.topic in topics]
     mine = sorted({(slot.topic, slot.partition) for slot in slots})
     for topic, partition in wanted:
@@ -88,15 +88,15 @@ def plan_rewind(
         name = f"{place[0]}/{place[1]}"
         target = max(wanted, starts.get(place, 0))
         if target > wanted >= 0:
-            notes.append(f"{name} begins at {target}: what lay below is gone")
+            notes.append(f"{name} begins at {target}: older records are gone")
         if (frontier := frontiers.get(place)) is None:
             notes.append(f"{name} is not read yet")
         elif target >= frontier:
-            notes.append(f"{name} stays at {frontier}: it is done no further than {target}")
+            notes.append(f"{name} stays at {frontier}, which is not above {target}")
         else:
             found.append(RewoundPartition(*place, frontier, target))
     if not found:
-        raise NotRewindable(f"nothing of spout {spout} goes back: {'; '.join(notes)}")
+        raise NotRewindable(f"no partition of spout {spout} can be rewound: {'; '.join(notes)}")
     return RewindPlan(published.name, published.group_of(spout), tuple(found), tuple(notes))
 
 

@@ -38,7 +38,7 @@ DELIVERY_S = 5.0
 
 
 class RunBySpark(AcktreeError):
-    """A driver in Spark runs the spout right now: stop it first, or give `--take-over`."""
+    """A driver in Spark is running the spout: stop it first, or give ``--take-over``."""
 
 
 class _Appended(NamedTuple):
@@ -57,13 +57,13 @@ def refuse_spark(
     try:
         found = _newest_of_spark(bootstrap, topology, spout, user)
     except AcktreeError as error:
-        warn(f"whether Spark runs spout {spout} is not known: {error}")
+        warn(f"cannot check whether Spark runs spout {spout}: {error}")
         return
     if found is not None:
         report, age_s = found
         facts = facts_of(report.values)
         raise RunBySpark(
-            f"Spark runs spout {spout} of topology {topology} right now: its driver, process {facts.pid} on "
+            f"Spark is running spout {spout} of topology {topology}: its driver, process {facts.pid} on "
             f"host {facts.host}, last reported {age_s:.1f} s ago; stop it first, or give --take-over"
         )
 

@@ -52,7 +52,9 @@ class Emit:
             WrongTopic, NotSerializable, ReservedHeader, WrongThread: see there.
         """
         if self.current is None:
-            misuse = NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
+            misuse = NotInHand(
+                "a BasicBolt can emit only while it executes a tuple; to emit later, subclass Bolt"
+            )
             self._collector.faults.refuse_call(misuse)
         else:
             self._collector.emit_one(self.current, value, topic, key, headers, timestamp_ms)
@@ -65,7 +67,7 @@ class Emit:
     def reset_timeout(self) -> None:
         """Restart the message timeout of the tuple's source records. Raises NotInHand."""
         if self.current is None:
-            misuse = NotInHand("a BasicBolt resets a timeout while it executes a tuple")
+            misuse = NotInHand("a BasicBolt can reset a timeout only while it executes a tuple")
             self._collector.faults.refuse_call(misuse)
         else:
             self._collector.reset_timeout(self.current)

@@ -50,7 +50,7 @@ class AlreadyPending(Misuse):
 
 
 class DeliveryFailed(AcktreeError):
-    """The broker rejected a record for good; its inputs stay uncommitted and are read again."""
+    """The broker permanently rejected a record; its inputs stay uncommitted and are read again."""
 
 
 class Unwritable(AcktreeError):
@@ -114,7 +114,7 @@ class RegistryUnavailable(AcktreeError):
 
 
 class ExecuteHangs(AcktreeError):
-    """``execute`` has not returned long after its limit: its tuple has failed, and the worker stops."""
+    """``execute`` has not returned long after its limit: its tuple was failed, and the worker stops."""
 
 
 class UnknownComponent(AcktreeError):

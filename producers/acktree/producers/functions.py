@@ -42,15 +42,15 @@ def bolt(
     emits_as: Any = None,
     key: KeyOf | None = None,
 ) -> Callable[[Function], Function]:
-    """Make a function a bolt that reads and emits these topics, which must be those of its table.
+    """Turn a function into a bolt that reads and emits these topics, which must match its table.
 
-    Its parameter is the payload, annotated with what it is read as, or a Tuple, or one of each. What it
-    returns, or each item of a list or a generator, is emitted; with several topics, as ``Child(…, topic=…)``.
-    ``name`` is the function's by default; ``reads_as``, ``emits_as`` take the place of the annotations.
-    ``key`` makes the key of a value that is no ``Child``, from the value as it was returned.
+    Its parameter is the payload, annotated with its type, or a Tuple, or one of each. What it returns,
+    or each item of a list or a generator, is emitted; with several topics, as ``Child(…, topic=…)``.
+    ``name`` is the function's by default; ``reads_as`` and ``emits_as`` override the annotations.
+    ``key`` computes the key of a returned value that is not a ``Child``.
 
     Raises:
-        BadHandler: the signature says no such thing.
+        BadHandler: the signature does not have this form.
     """
 
     def decorate(function: Function) -> Function:
@@ -70,10 +70,10 @@ def stage(
     emits_as: Any = None,
     key: KeyOf | None = None,
 ) -> Callable[[Function], Function]:
-    """Make a function the stage of the spout that reads these topics; it is written as a bolt is.
+    """Turn a function into the stage of the spout that reads these topics; it has the form of a bolt.
 
     Raises:
-        BadHandler: the signature says no such thing.
+        BadHandler: the signature does not have this form.
     """
 
     make_bolt = bolt(reads=reads, emits=emits, name=name, reads_as=reads_as, emits_as=emits_as, key=key)
@@ -117,7 +117,7 @@ def _make(
 ) -> type[AnyBolt]:
     label = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
-        raise BadHandler(f"{label} is no function: decorate a def or an async def")
+        raise BadHandler(f"{label} is not a function: decorate a def or an async def")
     try:
         hints = typing.get_type_hints(function)
     except Exception as error:
@@ -132,16 +132,16 @@ def _make(
     )
     if payload and payload not in hints and reads_as is None:
         raise BadHandler(
-            f"{label}: annotate {payload!r} with what values are read as, such as bytes, or give reads_as"
+            f"{label}: annotate {payload!r} with the type to decode values as, such as bytes, or set reads_as"
         )
     taken, takes_none = _without_none(hints.get(payload)) if payload in hints else (None, True)
     if reads_as is None and payload:
         reads_as = taken
     if key is not None and not emits:
-        raise BadHandler(f"{label} has a key and emits nothing")
+        raise BadHandler(f"{label} has a key but emits nothing")
     if emits and emits_as is None:
         if "return" not in hints:
-            raise BadHandler(f"{label}: annotate what it returns, or give emits_as")
+            raise BadHandler(f"{label}: annotate its return type, or set emits_as")
         emits_as = _emitted(hints["return"])
     find_serdes(reads_as, f"reads_as of {label}", reads)
     find_serdes(emits_as, f"emits_as of {label}", emits)
@@ -152,7 +152,9 @@ def _make(
             return function(tup)
         given = tup.payload
         if given is None and not takes_none and tup.value is None:
-            raise NotDeserializable(f"{tup!r} is a tombstone, and {payload!r} of {label} takes no None")
+            raise NotDeserializable(
+                f"{tup!r} is a tombstone, but {payload!r} of {label} does not accept None"
+            )
         if len(takes_tuple) == 1:
             return function(given)
         return function(tup, given) if takes_tuple[0] else function(given, tup)

@@ -35,11 +35,11 @@ def key_of(tup: Tuple, part: str | int = "") -> str:
     """
     origins = sorted(tup.origins)
     if not origins or any(not origin.topic for origin in origins):
-        raise NoLastingKey(f"{tup!r} descends from no record of a source topic; use a key of your own")
+        raise NoLastingKey(f"{tup!r} does not descend from a record of a source topic; use your own key")
     if (block := max(origin.block for origin in origins)) > 1:
         raise NoLastingKey(
             f"{tup!r} descends from one of up to {block} records that share a root (block in the "
-            "topology), so its origin is not its own; use a key of your own"
+            "topology), so its origin is not unique to it; use your own key"
         )
     places = (
         f"{origin.spout}/{origin.topic}@{origin.topic_id}/{origin.partition}/{origin.offset}"
@@ -69,7 +69,7 @@ class WriteOnce:
         """Insert the key of a write, and return whether it is the first one; only then write.
 
         Both belong in one transaction, which must be committed before the tuple is acked. ``part`` has no
-        default: with one ``part``, of all that one source record leads to only the first is written.
+        default: if all writes of a source record share one ``part``, only the first is written.
 
         Raises:
             NoLastingKey: see there.

@@ -47,13 +47,13 @@ def check_returned(found: object) -> None:
 
     >>> check_returned(word for word in "ab")
     Traceback (most recent call last):
-    acktree.producers.errors.BadHandler: execute returned a generator, which nobody iterates: it has not run
+    acktree.producers.errors.BadHandler: execute returned a generator, which is never iterated: it did not run
     """
     if inspect.iscoroutine(found):
         found.close()  # else Python warns that nobody has awaited it
-        raise BadHandler("execute returned a coroutine, which nobody awaits: it has not run")
+        raise BadHandler("execute returned a coroutine, which is never awaited: it did not run")
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
-        raise BadHandler("execute returned a generator, which nobody iterates: it has not run")
+        raise BadHandler("execute returned a generator, which is never iterated: it did not run")
 
 
 def check_plain(made: object, methods: Iterable[str]) -> None:
@@ -70,4 +70,4 @@ def check_written(made: object, kinds: tuple[type[Any], ...], does: str) -> None
     """Raise BadHandler if the method ``does`` is not overridden."""
     kind = type(made)
     if any(getattr(kind, does) is getattr(base, does) for base in kinds if issubclass(kind, base)):
-        raise BadHandler(f"{kind.__name__} has no {does}() of its own: write a subclass that overrides it")
+        raise BadHandler(f"{kind.__name__} has no {does}(): subclass it and override that method")

@@ -35,10 +35,10 @@ class Failure(_Why):
     """A message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
 
     ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
-    As a tuple it has these three. Beside them ``retry`` is False if a bolt has rejected the message for good,
-    and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none. ``attempts`` is how
-    many attempts counted as failed, if the worker counts them. ``failed_tuple`` has the coordinates of the
-    tuple that failed and a stack trace, None if unknown.
+    As a tuple it has these three. Beside them ``retry`` is False if a bolt has rejected the message
+    permanently, and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none.
+    ``attempts`` is how many attempts counted as failed, if the worker counts them. ``failed_tuple`` has
+    the coordinates of the tuple that failed and a stack trace, None if unknown.
     """
 
     retry: bool = True
@@ -99,7 +99,7 @@ class Spout:
         """
 
     def activate(self) -> None:
-        """Called when the spout goes on after ``deactivate``."""
+        """Called when the spout resumes after ``deactivate``."""
 
     def cleanup(self) -> None:
         """Close the source; called once."""

@@ -127,7 +127,7 @@ class BoltDouble:
         deadline_s = world.monotonic_s() + END_TIMEOUT_S
         while self.is_busy:
             if world.monotonic_s() > deadline_s:
-                raise TimeoutError(f"tuples {self.in_hand} have not ended within {END_TIMEOUT_S:g} s")
+                raise TimeoutError(f"tuples {self.in_hand} did not finish within {END_TIMEOUT_S:g} s")
             world.sleep(CHECK_INTERVAL_S)
             self._execution.collect()
         self._flush()

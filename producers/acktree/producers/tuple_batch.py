@@ -49,7 +49,7 @@ class TupleBatch(Sequence[Tuple]):
 
     @property
     def payloads(self) -> list[Any]:
-        """What the values were read to by the bolt's ``reads_as``, None for a tombstone; else the values."""
+        """The values decoded by the bolt's ``reads_as``, or the values themselves; None for a tombstone."""
         return self.values if self._payloads is None else self._payloads
 
     @property

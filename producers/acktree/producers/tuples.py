@@ -100,7 +100,7 @@ class Tuple:
 
     @property
     def payload(self) -> Any:
-        """What the value was read to by the bolt's ``reads_as``, None for a tombstone; else the value."""
+        """The value decoded by the bolt's ``reads_as``, or the value itself; None for a tombstone."""
         try:
             return self._payload
         except AttributeError:

@@ -69,7 +69,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as no_text:
-        return f"no text, its __str__ raised {type(no_text).__name__}"
+        return f"no message: its __str__ raised {type(no_text).__name__}"
 
 
 def _of_user(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
@@ -99,7 +99,9 @@ def load_callable(place: str, form: str, example: str, error: type[AcktreeError]
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{module}.".startswith(f"{missing.name}."):
             raise error(f"module {module!r} needs {missing.name!r}, which is not installed") from missing
-        raise error(f"no module {module!r} in the current folder or installed") from missing
+        raise error(
+            f"no module {module!r} in the current folder or among the installed packages"
+        ) from missing
     except AcktreeError:
         raise
     except Exception as failed:

@@ -93,7 +93,7 @@ class Reader:
     def __init__(self, data: bytes, frame: bytes, names: Mapping[bytes, str]) -> None:
         """Begin behind the frame; ``names`` are those of all schemas by frame, for the error."""
         if data[:FRAME_BYTES] != frame:
-            found = names.get(bytes(data[:FRAME_BYTES]), "no schema of ours")
+            found = names.get(bytes(data[:FRAME_BYTES]), "not an acktree schema")
             raise MalformedRecord(f"expected a framed {names[frame]}, found {found}")
         self.data = data
         self.position = FRAME_BYTES
@@ -164,4 +164,4 @@ class Reader:
 
     def end(self) -> None:
         if self.position != len(self.data):
-            raise MalformedRecord(f"{len(self.data) - self.position} bytes behind the record")
+            raise MalformedRecord(f"{len(self.data) - self.position} bytes after the record")

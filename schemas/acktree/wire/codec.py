@@ -147,10 +147,10 @@ def _failed_tuple(reader: Reader, stack: str) -> FailedTuple | None:
     if not (branch := reader.long()):
         return None
     if branch != 1:
-        raise MalformedRecord(f"a tuple of the unknown kind {branch}")
+        raise MalformedRecord(f"unknown kind of tuple: {branch}")
     failed = FailedTuple(reader.string(), reader.int32(), reader.long(), stack)
     if failed.partition < 0 or failed.offset < 0:
-        raise MalformedRecord(f"{failed.topic}/{failed.partition}/{failed.offset} is no record")
+        raise MalformedRecord(f"{failed.topic}/{failed.partition}/{failed.offset} is not a record")
     return failed
 
 
@@ -184,9 +184,11 @@ def decode_replay_command(data: bytes) -> ReplayCommand:
     reader = Reader(data, REPLAY_COMMAND_FRAME, _NAMES)
     record = ReplayCommand(reader.int32(), _decode_spans(reader))
     if not record.spans or command_end(record.spans) < len(record.spans):
-        raise MalformedRecord(f"{len(record.spans)} spans: none, or more than fit into a commit's metadata")
+        raise MalformedRecord(
+            f"{len(record.spans)} spans; at least one is needed, and all must fit into a commit's metadata"
+        )
     if any(before.next >= after.first for before, after in pairwise(record.spans)):
-        raise MalformedRecord("spans of a command that are out of order or touch")
+        raise MalformedRecord("the spans of a command are out of order or adjacent")
     return record
 
 
@@ -194,7 +196,7 @@ def _decode_spans(reader: Reader) -> tuple[Span, ...]:
     spans = reader.items(2, _span)
     reader.end()
     if any(not 0 <= first < following for first, following in spans):
-        raise MalformedRecord("span that ends before it begins")
+        raise MalformedRecord("a span ends before it begins")
     return spans
 
 

@@ -33,8 +33,8 @@ class OffsetTooLarge(AcktreeError):
         """Return the error that names an offset of a slot."""
         return cls(
             f"offset {offset} of slot {slot} does not fit into a root id, which holds 0 to {MAX_OFFSET} (40 "
-            "bits): let the producers write to a new topic; a spout written in Python begins again at 0 when "
-            "it is started again"
+            "bits): let the producers write to a new topic; a Python spout starts again at 0 when "
+            "it is restarted"
         )
 
 

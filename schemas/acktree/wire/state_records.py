@@ -287,7 +287,7 @@ def _read_bytes(reader: Reader) -> bytes:
 
 def _read_boolean(reader: Reader) -> bool:
     if (byte := reader.read(1, "boolean")) not in (b"\0", b"\1"):
-        raise MalformedRecord(f"{byte!r} is no boolean")
+        raise MalformedRecord(f"{byte!r} is not a boolean")
     return byte == b"\1"
 
 
@@ -342,9 +342,9 @@ def decode_slot_key(key: bytes) -> SlotKey:
         topic, partition, topic_id = key.decode().split("/", 2)
         found = SlotKey(topic, int(partition), topic_id)
     except ValueError:
-        raise MalformedRecord(f"the key {key[:80]!r} is none of a state topic") from None
+        raise MalformedRecord(f"the key {key[:80]!r} is not a key of a state topic") from None
     if found.encode() != key or not topic or found.partition < 0:
-        raise MalformedRecord(f"the key {key[:80]!r} is none of a state topic")
+        raise MalformedRecord(f"the key {key[:80]!r} is not a key of a state topic")
     return found
 
 
@@ -353,10 +353,12 @@ def _reader(data: bytes, frame: bytes) -> Reader:
     if data[: len(MAGIC)] == MAGIC and len(data) > FRAME_BYTES:
         raw, _ = read_varint(data, FRAME_BYTES)
         if (version := raw >> 1) > VERSION and not raw & 1:
-            raise MalformedRecord(f"state of version {version}; this process knows {VERSION}: update it")
+            raise MalformedRecord(
+                f"state has version {version}, but this process supports {VERSION}: upgrade it"
+            )
     reader = Reader(data, frame, _NAMES)
     if (version := reader.int32()) != VERSION:
-        raise MalformedRecord(f"state of version {version}; this process knows {VERSION}")
+        raise MalformedRecord(f"state has version {version}, but this process supports {VERSION}")
     return reader
 
 

@@ -81,7 +81,7 @@ def trigger_ms(text: str) -> int:
     """
     try:
         if not text.strip()[-1:].isalpha():
-            raise ValueError("an interval has a unit")
+            raise ValueError("an interval needs a unit")
         return round(parse_duration_s(text) * 1_000)
     except ValueError as error:
         raise BadTrigger(
@@ -223,7 +223,7 @@ def _staged(spark: SparkSession, transform: Transform, options: Mapping[str, str
     """Return what writes a query by a stage, which finds out the shape of the plan by itself."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise BadOption(
-            "a stage needs Spark's JVM, which Spark Connect does not show: give option plan=narrow"
+            "a stage needs Spark's JVM, which Spark Connect does not expose: set option plan=narrow"
         )
     stage = Stage(transform, options)
     register(spark)
@@ -245,7 +245,7 @@ def _declared(spark: SparkSession, transform: Transform, options: Mapping[str, s
     if isinstance(output, Mapping):
         if len(output) != 1:
             raise BadTransform(
-                f"with plan=narrow there is one output, and the transform returned {len(output)}"
+                f"with plan=narrow there is one output, but the transform returned {len(output)}"
             )
         ((topic, output),) = output.items()
         options = {**options, "topic": topic}

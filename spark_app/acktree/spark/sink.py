@@ -82,12 +82,12 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     checked = SourceOptions.parse(given)
     if not checked.plan:
         raise BadOption(
-            f"writeStream.format('acktree') needs option plan={NARROW}, and the source needs it, too; for a "
+            f"writeStream.format('acktree') needs option plan={NARROW}, as does the source; for a "
             "plan of another shape use foreachBatch and a stage"
         )
     if not is_checked:
         raise BadOption(
-            f"start a query with plan={NARROW} by acktree.spark.app.start(), or make its writer by "
+            f"start a query with plan={NARROW} through acktree.spark.app.start(), or make its writer with "
             "acktree.spark.sink.narrow_writer(rows, options): both check its joins"
         )
     if overwrite:

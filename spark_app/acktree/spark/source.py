@@ -208,7 +208,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return list(tasks)
         if end == self._scanned:
             raise ScannedTwice(
-                "the plan reads the source more than once, as a union or a join of it with itself does: "
+                "the plan reads the source more than once, as a union or a self-join does: "
                 f"{DECLARED_WRONGLY}"
             )
         self._scanned = end

@@ -57,12 +57,12 @@ class Fault:
     """How often it has struck."""
 
     def cancel(self) -> None:
-        """Let it strike no more."""
+        """Stop it from striking again."""
         self.times = 0
 
     @property
     def is_due(self) -> bool:
-        """Whether it is still to strike."""
+        """Whether it has yet to strike."""
         return self.times > 0
 
     def strike(self) -> None:

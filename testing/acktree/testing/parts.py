@@ -147,7 +147,7 @@ def _made(given: Any, kinds: tuple[type[Any], ...], does: str) -> Any:
         if not callable(given):
             wanted = " or ".join(kind.__name__ for kind in kinds)
             raise MissingPart(
-                f"{given!r} is no {wanted}: give an instance, a class or function that makes one, "
+                f"{given!r} is not a {wanted}: give an instance, a class or function that makes one, "
                 "or MODULE:NAME"
             )
         return given()

@@ -242,15 +242,15 @@ class RunningTopology:
                 if condition():
                     return
                 raise TookTooLong(
-                    f"{what} has not come within {limit_s:g} s of virtual time. {self._what_is_missing()}"
+                    f"{what} did not happen within {limit_s:g} s of virtual time. {self._what_is_missing()}"
                     f"\nEvery task:\n{self.kernel.describe()}"
                 ) from None
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotStarted(
-                "this tester does not run: use it in its block, `with TopologyTester(…) as tester:`, "
-                "or take the pytest fixture topology_tester"
+                "this tester is not running: use it in a block, `with TopologyTester(…) as tester:`, "
+                "or use the pytest fixture topology_tester"
             )
 
     def _is_done(self) -> bool:

@@ -96,7 +96,7 @@ class TopologyTester(RunningTopology):
     def set_flow(self, spout: str, flow: Flow) -> Mapping[str, int]:
         """Pause, drain or resume a spout, as the commands do; return where on the registry topic, by spout.
 
-        It obeys within a few seconds.
+        The spout follows within a few seconds.
         """
         self._check_open()
         plan = plan_flow(History(self.published.name, {1: self.published}), spout, flow)
@@ -131,7 +131,7 @@ class TopologyTester(RunningTopology):
         return [record for record in self._results.done(spout) if record.place not in dead]
 
     def failures(self, spout: str) -> list[FailedRecord]:
-        """Return every failure that the spout was told: the record or message id, the cause, the reason."""
+        """Return every failure reported to the spout: the record or message id, the cause, the reason."""
         if not self._results.source_topics(spout):
             return [one for messages in self._messages_of(spout) for one in messages.failed]
         return self._results.failures(spout)
@@ -149,7 +149,7 @@ class TopologyTester(RunningTopology):
         readers = [group] if group else [s for s, t in self.topology.spouts.items() if topic in t.topics]
         if not readers or readers[0] not in {**self.topology.spouts, **self.topology.bolts}:
             known = ", ".join([*self.topology.spouts, *self.topology.bolts])
-            raise UnknownName(f"who reads {topic!r}? Give group=, one of: {known}")
+            raise UnknownName(f"the reader of {topic!r} is not clear: set group= to one of: {known}")
         self._results.log(topic, partition)
         found = self._results.group_of(readers[0]).offsets.get((topic, partition))
         return None if found is None else int(found.offset)
@@ -194,31 +194,31 @@ class TopologyTester(RunningTopology):
         return self._in_world(lambda: self._faults.pause(name, seconds))
 
     def cut_off(self, name: str, seconds: float) -> None:
-        """Keep a process from reaching the broker for a while; it goes on running."""
+        """Keep a process from reaching the broker for a while; it keeps running."""
         self._check_open()
         for process in self._faults.processes_of(name):
             self.world.cut_off.add(process)
             self.kernel.call_after(seconds, partial(self.world.cut_off.discard, process))
 
     def broker_away(self, seconds: float) -> None:
-        """Let the broker answer nobody for a while."""
+        """Stop the broker from answering anyone for a while."""
         self._check_open()
         self.cluster.is_up = False
         self.kernel.call_after(seconds, lambda: setattr(self.cluster, "is_up", True))
 
     def fail_commit(self, name: str, *, times: int = 1) -> Fault:
-        """Let the broker refuse the next commits of a process: of offsets, or of a transaction."""
+        """Make the broker refuse the next commits of a process: of offsets, or of a transaction."""
         return self._in_world(lambda: self._faults.fail_commit(name, times))
 
     def lose_answer(self, name: str, *, times: int = 1) -> Fault:
-        """Let the next commits of a process succeed, and the answers to them be lost."""
+        """Let the next commits of a process succeed, but lose the responses."""
         return self._in_world(lambda: self._faults.lose_answer(name, times))
 
     def lose(self, what: str, *, number: int = 1, times: int = 1) -> Fault:
         """Lose records on their way: ``init``, ``ack`` or ``result``, or those of a topic.
 
-        ``number`` counts from now: 2 is the second. A control record holds what one process has to say of
-        many records at that time.
+        ``number`` counts from now: 2 is the second. One control record covers many
+        records of a process.
         """
         return self._in_world(lambda: self._faults.lose(what, number, times))
 
@@ -227,7 +227,7 @@ class TopologyTester(RunningTopology):
         return self._in_world(lambda: self._faults.repeat(what, number, times))
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Let the wall clock of a process be wrong from now on; ``broker`` is the broker's."""
+        """Set the wall clock of a process wrong from now on; ``broker`` is the broker's."""
         self._check_open()
         if name == "broker":
             self.cluster.clock_step_s += seconds

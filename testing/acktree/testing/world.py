@@ -71,7 +71,7 @@ class SimulatedLock:
         """Wait until no other task holds it, and hold it."""
         task = self._kernel.current if self._kernel.is_in_task else None
         if self._holds and self._owner is not task:
-            assert task is not None, "nobody outside of tasks can wait"
+            assert task is not None, "only a task can wait"
             self._waiting.append(task)
             self._kernel.wait_until(lambda: not self._holds, None, "a lock")
             self._waiting.remove(task)

@@ -124,7 +124,7 @@ def _reason(batch: InitBatch | AckBatch, record: int, value: bytes, partition: i
             return f"topology version {batch.versions[record]} is unknown or has no ackers"
         case Fault.UNKNOWN_TASK:
             task = batch.tasks[record] if isinstance(batch, InitBatch) else ""
-            return f"there is no spout task {task}"
+            return f"spout task {task} does not exist"
         case Fault.ROOT_ZERO:
             return "a root id is 0"
         case Fault.WRONG_PARTITION:

@@ -131,8 +131,8 @@ class BoltPositions:
             try:
                 self._look_at(bolt, table.reads)
             except (KafkaException, MissingTopic) as error:
-                self._failed(f"it is not known how far bolt {bolt} is: {error}")
-                text = "no tree that waits for bolt %s times out while it is not known how far it is: %s"
+                self._failed(f"the position of bolt {bolt} is not known: {error}")
+                text = "trees that wait for bolt %s do not time out while its position is not known: %s"
                 last = self._clocks[bolt].behind
                 if last is None or last.partition:  # said once, until the broker answers again
                     log_retry(log, text, bolt, error, action="no_look")

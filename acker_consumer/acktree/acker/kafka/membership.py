@@ -40,8 +40,8 @@ def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, obje
     assignor = "partition.assignment.strategy" if is_classic else "group.remote.assignor"
     if user.get(assignor, "range") != "range":
         raise RefusedSetting(
-            f"{assignor}={user[assignor]} is refused: only range gives both control topics' partition to the "
-            "same acker; leave it at range"
+            f"{assignor}={user[assignor]} is refused: only range assigns the same partition of both control "
+            "topics to the same acker; leave it at range"
         )
     ours: dict[str, object] = {assignor: "range", "topic.metadata.refresh.interval.ms": 2000}
     if is_classic:
@@ -119,8 +119,8 @@ class Member:
         if not self._is_id_in_use:
             return True
         log.warning(
-            "action=wait_for_instance_id id=%s: the member of that name has died, and its session has not "
-            "expired yet; if it is alive, give each acker an id of its own",
+            "action=wait_for_instance_id id=%s: the member with this id has died, and its session has not "
+            "expired yet; if it is alive, give each acker its own id",
             self._settings["group.instance.id"],
         )
         self.consumer.close()

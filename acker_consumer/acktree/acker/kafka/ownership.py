@@ -222,8 +222,9 @@ class Ownership:
         if halves and len(partition_counts()) == 1:
             (topic,) = self._owned[halves[0]].halves
             raise NotCoPartitioned(
-                f"the group assigned partition {halves[0]} of {topic} and not the same one of the other of "
-                f"{' and '.join(self.topics)}; every member of the group must use the assignor range"
+                f"the group assigned partition {halves[0]} of {topic}, but "
+                f"{' and '.join(self.topics)} must be assigned together; every member of the group must use "
+                "the assignor range"
             )
 
     def _changed_cuts(self, numbers: object) -> list[TopicPartition]:

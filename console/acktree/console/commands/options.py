@@ -93,7 +93,7 @@ def format_option(command: Decorated) -> Decorated:
     )(command)
 
 
-PLAN_HEAD = "plan, nothing is changed yet:"
+PLAN_HEAD = "plan, nothing has been changed yet:"
 """The first line of a plan that is not carried out: its lines read like what was done."""
 
 
@@ -114,7 +114,9 @@ def parse_time_ms(text: str) -> int:
     try:
         return int(1000 * (world.wall_s() - parse_duration_s(text)))
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither a duration, as in 2h, nor a date and time") from error
+        raise click.BadParameter(
+            f"{text!r} is neither a duration, such as 2h, nor a date and time"
+        ) from error
 
 
 def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:

@@ -44,7 +44,7 @@ def load_parts(file: Path) -> list[AppPart]:
         raise BadHandler(f"{file} defines no stage: decorate a function with @stage(reads=…, emits=…)")
     names = [part.name for part in parts]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise BadHandler(f"{file} has several parts named {sorted(twice)[0]!r}: give each a name of its own")
+        raise BadHandler(f"{file} has several parts named {sorted(twice)[0]!r}: give each its own name")
     return parts
 
 

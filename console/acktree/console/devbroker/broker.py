@@ -93,7 +93,7 @@ class LocalBroker:
             BrokerDied: Kafka ended, or did not answer within START_TIMEOUT_S.
         """
         if self._process is not None:
-            raise AlreadyRunning(f"the broker at {self.bootstrap} runs already: stop it first")
+            raise AlreadyRunning(f"the broker at {self.bootstrap} is already running: stop it first")
         java, jars = find_java(), broker_jars()
         if self._files is None:
             folder = self._data_dir or self._temporary.enter_context(temporary_folder("broker"))

@@ -21,7 +21,7 @@ COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-
 
 
 class JarsUnavailable(AcktreeError):
-    """The jars of Kafka could not be fetched."""
+    """Kafka's jars could not be downloaded."""
 
 
 def broker_jars() -> list[Path]:

@@ -227,7 +227,7 @@ class TraceExport:
             return [left for tree in trees for left in self._send([tree])]
         self.counters["refused"] += 1
         text, action = (
-            "the receiver refuses the tree of root %016x: it is left out",
+            "the receiver rejected the tree of root %016x: it is left out",
             {"action": "tree_refused"},
         )
         log.error(text, trees[0].finished.root, extra=action)
@@ -261,7 +261,7 @@ class TraceExport:
 
     def _log_failed(self, count: int) -> None:
         self.counters["failed_exports"] += 1
-        text, action = "the receiver did not take %d trees: tried again", {"action": "export_failed"}
+        text, action = "the receiver did not accept %d trees: retrying", {"action": "export_failed"}
         log.warning(text, count, extra=action)
 
     def _serve_for(self, duration_s: float, may_read: bool = False) -> None:
@@ -309,7 +309,7 @@ class TraceExport:
         except KafkaException as error:
             if not (is_membership_lost(error.args[0]) or is_transient(error.args[0])):
                 raise as_clear_error(error.args[0], self._bootstrap) from error
-            log.warning("results are read again: %s", error, extra={"action": "commit_refused"})
+            log.warning("reading results again: %s", error, extra={"action": "commit_refused"})
 
     def _log_omitted(self) -> None:
         for (kind, reason), count in self.selection.omitted.items():

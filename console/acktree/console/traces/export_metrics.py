@@ -14,11 +14,11 @@ from acktree.console.traces.otlp import OtlpSender
 PREFIX = "acktree_traces_"
 EXPORTED = "exported "
 COUNTERS = {
-    "spans": "Spans that the receiver took",
-    "incomplete": "Exported trees of which parts are missing",
-    "refused": "Trees that the receiver will never take, left out",
-    "broken": "Trees without spans because of a defect, left out",
-    "failed_exports": "Requests that are tried again",
+    "spans": "Spans that the receiver accepted",
+    "incomplete": "Exported trees with missing parts",
+    "refused": "Trees left out because the receiver will never accept them",
+    "broken": "Trees left out because a defect left them without spans",
+    "failed_exports": "Requests that are retried",
 }
 
 
@@ -31,7 +31,7 @@ class ExportCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         counters = dict(self._export.counters)
-        exported = _counter("exported", "Trees that the receiver took", "result")
+        exported = _counter("exported", "Trees that the receiver accepted", "result")
         for name, count in counters.items():
             if name.startswith(EXPORTED):
                 exported.add_metric([self._topology, name.removeprefix(EXPORTED)], count)
@@ -44,7 +44,7 @@ class ExportCollector(Collector):
             made = _counter(name, text)
             made.add_metric([self._topology], counters.get(name, 0))
             yield made
-        rejected = _counter("rejected_spans", "Spans rejected by a receiver that took their request")
+        rejected = _counter("rejected_spans", "Spans rejected by a receiver that accepted their request")
         rejected.add_metric([self._topology], self._sender.rejected_spans)
         yield rejected
 

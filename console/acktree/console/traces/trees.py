@@ -141,11 +141,11 @@ def _tree(
     incomplete += what_is_missing(gathered, history, spout, is_acked)
     tuples = {(each.at.topic, each.at.partition, each.at.offset): each.trace for each in gathered.tuples}
     if len(gathered.tuples) > MAX_TUPLES:
-        incomplete.append(f"{len(gathered.tuples)} tuples, of which {MAX_TUPLES} are exported")
+        incomplete.append(f"{len(gathered.tuples)} tuples, {MAX_TUPLES} of them are exported")
         del gathered.tuples[MAX_TUPLES:]
     emission = make_emission(gathered, history, commits, not incomplete)
     if is_acked and emission.open_value != "0":
-        incomplete.append("messages of it are missing: what was found does not add up to done")
+        incomplete.append("messages of it are missing: those found do not add up to a finished tree")
     others = emissions[origin.slot, origin.offset] - {finished.root}
     return ReadTree(finished, emission, source, tuples, tuple(sorted(others)), incomplete)
 
@@ -158,7 +158,7 @@ def read_sources(cluster: Cluster, roots: Iterable[int]) -> dict[int, SourceReco
     for root in roots:
         origin = origin_of(root)
         slot = slots.get(origin.slot)
-        note = "" if slot is not None else f"the topology has no slot {origin.slot} any more"
+        note = "" if slot is not None else f"the topology no longer has slot {origin.slot}"
         found[root] = SourceRecord(slot, origin.offset, note=note)
         if slot is not None and slot.topic:
             wanted.setdefault((slot.topic, slot.partition), {}).setdefault(origin.offset, []).append(root)
@@ -177,7 +177,7 @@ def _described(source: SourceRecord, record: Record | str) -> SourceRecord:
 
 def _records(cluster: Cluster, place: Place, offsets: list[int]) -> dict[int, Record | str]:
     """Return records of a partition by offset, or why one is not there."""
-    found: dict[int, Record | str] = dict.fromkeys(offsets, "its source record is no longer there")
+    found: dict[int, Record | str] = dict.fromkeys(offsets, "its source record no longer exists")
     try:
         if place not in cluster.partitions([place[0]]):
             return found

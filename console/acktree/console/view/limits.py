@@ -69,7 +69,7 @@ def _text(bolt: BoltStatus, behind_s: float, partition: str) -> str:
 
 def _rate(bolt: BoltStatus) -> Iterator[str]:
     if not bolt.members and not bolt.processes:
-        yield "nobody runs it"
+        yield "no process runs it"
     elif bolt.executed_per_s is not None:
         yield f"{bolt.executed_per_s:.0f}/s"
 
@@ -77,7 +77,7 @@ def _rate(bolt: BoltStatus) -> Iterator[str]:
 def _most_of(bolt: BoltStatus, partition: str) -> Iterator[str]:
     """Yield how much of what waits for a bolt waits in the partition that holds it the most."""
     if not partition:
-        yield "the acker cannot read how far it is"
+        yield "the acker cannot read its position"
     for each in bolt.inputs:
         if f"{each.topic}/{each.partition}" == partition and 0 < each.lag < bolt.lag:
             yield f"{partition} holds {100 * each.lag / bolt.lag:.0f} %"

@@ -54,7 +54,7 @@ class ReportLog:
         share = (self._older.next_offset - self._first_offset) / (
             self._recent.next_offset - self._first_offset
         )
-        return [f"windows are not whole yet: {share:.0%} of the reports of the last day are read"]
+        return [f"windows are not complete yet: {share:.0%} of the reports of the last day have been read"]
 
 
 def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:

@@ -64,7 +64,7 @@ def find_stuck(
         found += _silent_bolt(bolts, groups)
     members = groups.get(topology.acker_group)
     if topology.ackers and acker_lag and not ackers and not (members and members.members):
-        text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
+        text = f"{acker_lag} control records wait and no acker runs; start one: acktree acker run"
         found.append(Stuck("no-acker", topology.acker_group, text))
     found += _stalled_bolt(limits, after_s, {each.where.partition("@")[0] for each in found})
     found += _open_breakers(topology.name, spouts)
@@ -78,7 +78,7 @@ def _stuck_workers(topology: Published, stalls: Iterable[Stall], after_s: float)
     for each in stalls:
         if each.stalled_s <= min(after_s, each.stuck_after_s or after_s):
             continue
-        what = f"stands still in {each.calling}" if each.calling else "stands still outside of user code"
+        what = f"is stalled in {each.calling}" if each.calling else "is stalled outside user code"
         if each.executing is not None:
             what = f"executes {each.executing}{_source_of(topology, each.root)}"
         text = f"{each.role} {each.component} {what}, for {each.stalled_s:.0f} s"
@@ -118,8 +118,8 @@ def _open_breakers(topology: str, spouts: Iterable[SpoutStatus]) -> Iterable[Stu
     for spout in spouts:
         if spout.breaker.state == "open":
             text = (
-                f"its breaker is open, it emits a probe now and then: {spout.breaker.text}; it closes when a "
-                f"probe is done, or by: acktree breaker close {topology} --spout {spout.name} --execute"
+                f"its breaker is open, it emits only occasional probes: {spout.breaker.text}; it closes when "
+                f"a probe is done, or with: acktree breaker close {topology} --spout {spout.name} --execute"
             )
             yield Stuck("open-breaker", spout.name, text)
 
@@ -134,7 +134,7 @@ def _no_spout(spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:
 def _no_bolt(bolts: Iterable[BoltStatus]) -> Iterable[Stuck]:
     for bolt in bolts:
         if bolt.lag and not bolt.members and not bolt.processes:
-            text = f"{bolt.lag} tuples wait and nobody is in group {bolt.group}"
+            text = f"{bolt.lag} tuples wait and no member is in group {bolt.group}"
             yield Stuck("no-bolt", bolt.name, text)
 
 
@@ -153,6 +153,7 @@ def _silent_bolt(bolts: Iterable[BoltStatus], groups: Mapping[str, GroupStatus])
             members = ", ".join(groups[bolt.group].members) if bolt.group in groups else ""
             text = (
                 f"{bolt.lag} tuples wait and no member of group {bolt.group} has reported for "
-                f"{SILENT_AFTER_S:.0f} s: suspended, in a call that blocks Python, or no worker: {members}"
+                f"{SILENT_AFTER_S:.0f} s: suspended, in a call that blocks Python, or not a worker: "
+                f"{members}"
             )
             yield Stuck("silent-bolt", bolt.name, text)

@@ -88,7 +88,7 @@ class Schemas:
                 return "", None
             except AcktreeError as error:
                 self._ask_again_s = world.monotonic_s() + RETRY_AFTER_S
-                log.warning("values are not decoded: %s", error, extra={"action": "schema_registry"})
+                log.warning("not decoding values: %s", error, extra={"action": "schema_registry"})
                 return "", None
             if len(self._known) < MAX_SCHEMAS:
                 self._known[number] = found

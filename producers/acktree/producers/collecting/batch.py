@@ -86,7 +86,7 @@ class BatchCollector:
         and raises.
 
         Raises:
-            UnevenBatch: values, anchors and keys are not of one length.
+            UnevenBatch: values, anchors and keys differ in length.
             WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
         """
         collector, count = self._collector, len(values)
@@ -158,7 +158,7 @@ class BatchCollector:
         if rows == list(known):
             return batch
         if wrong := [row for row in rows if row not in known]:
-            raise NotInHand(f"row {wrong[0]!r} names no tuple of this batch of {len(batch)}")
+            raise NotInHand(f"row {wrong[0]!r} is not in this batch of {len(batch)}")
         return [batch[row] for row in rows]
 
     def _check_call(
@@ -174,7 +174,7 @@ class BatchCollector:
         if len(anchors) != count or (keys is not None and len(keys) != count):
             raise UnevenBatch(
                 f"{count} values, {len(anchors)} anchors, {count if keys is None else len(keys)} keys: "
-                "one of each"
+                "give equally many of each"
             )
         if headers is not None:
             check_headers(headers)

@@ -105,7 +105,7 @@ class ChildOutput:
         if not self._lines.counts(kind := (type(error), "unwritable")):
             whose = f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: never replayed"
             extra = about(parents[0], "unwritable") if parents else {"action": "unwritable"}
-            text = f"a child was not written: {error}; its parents: {whose}"
+            text = f"a child was not written: {error}; parents: {whose}"
             self._lines.write_first(kind, logging.ERROR, text, extra)
         for parent in parents:
             parent._fault = parent._fault or reason_of(error)

@@ -46,7 +46,7 @@ log = logging.getLogger("acktree.bolt")
 
 
 class Collector:
-    """What a bolt emits, acks and fails with."""
+    """Emits, acks and fails the tuples of a bolt."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class Collector:
         An exception as the reason gives its type and text, as one that ``execute`` raises.
 
         They are replayed after the spout's back-off, or after ``retry_after_s``; without ``retry`` they
-        become dead letters at once. Where several tuples of a record fail, the first fail counts. In an
+        become dead letters immediately. Where several tuples of a record fail, the first fail counts. In an
         ``except`` clause the stack trace goes with it.
 
         Raises:

@@ -51,8 +51,8 @@ class Misuses:
         """Raise WrongThread for another thread."""
         if world.thread_id() not in self.threads:
             raise WrongThread(
-                f"cannot {verb} in thread {world.thread_name()!r}: a collector is called only by "
-                "the thread that calls execute; return results to that thread, or write an AsyncBolt"
+                f"cannot {verb} in thread {world.thread_name()!r}: a collector may be called only by "
+                "the thread that calls execute; return results to that thread, or subclass AsyncBolt"
             )
 
     def check_emission(
@@ -140,7 +140,7 @@ class Misuses:
         misuse.is_logged = True
         reason, kind = reason_of(misuse), (type(misuse), caller())
         if not self._lines.counts(kind):
-            text = f"a call was refused: {reason}"
+            text = f"a call was rejected: {reason}"
             self._lines.write_first(kind, logging.ERROR, text, {"action": "misuse"}, stack_info=True)
         return reason
 

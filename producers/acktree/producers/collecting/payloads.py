@@ -44,8 +44,8 @@ def _check(what: str, part: Any) -> None:
             part.encode()
         except UnicodeEncodeError as error:
             raise NotSerializable(
-                f"a {what} is text without a UTF-8 form, {shown(part)}: {error.reason} at character "
-                f"{error.start}; encode it to bytes as its reader expects"
+                f"a {what} cannot be encoded as UTF-8, {shown(part)}: {error.reason} at character "
+                f"{error.start}; encode it to bytes as its consumers expect"
             ) from None
     elif part is not None and not isinstance(part, bytes):
         kind = type(part).__name__
@@ -64,11 +64,11 @@ def check_headers(headers: Any) -> None:
             raise NotSerializable(f"a header must be a pair (name, value), its name a str: {shown(pair)}")
         name, value = pair
         if name == HEADER:
-            raise ReservedHeader(f"the header {HEADER!r} is reserved for the anchors, leave it out")
+            raise ReservedHeader(f"the header {HEADER!r} is reserved for the anchors: leave it out")
         _check("header's name", name)
         if "\0" in name:
             raise NotSerializable(
-                f"the name of a header has a NUL, where Kafka's C client ends it: {shown(name)}"
+                f"the name of a header contains NUL, where Kafka's C client truncates it: {shown(name)}"
             )
         _check("header's value", value)
 

@@ -32,7 +32,7 @@ class RetryRules:
             return BACK_OFF if retry else NEVER
         if not retry:
             raise InvalidRetry(
-                f"retry_after_s={shown(after_s)} and retry=False contradict each other; give one"
+                f"retry_after_s={shown(after_s)} and retry=False contradict each other: set only one"
             )
         return self._delay_ms(after_s)
 

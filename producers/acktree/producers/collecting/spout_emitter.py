@@ -51,7 +51,7 @@ class Sequences:
 
 
 class SpoutEmitter:
-    """What a spout emits with."""
+    """Emits the messages of a spout."""
 
     def __init__(
         self,
@@ -102,8 +102,9 @@ class SpoutEmitter:
         """
         if self._thread_id() != self._thread:
             raise WrongThread(
-                f"cannot emit in thread {world.thread_name()!r}: a spout emits only in the thread that calls "
-                "next_tuple; give what comes in other threads to a queue.Queue, and let next_tuple empty it"
+                f"cannot emit in thread {world.thread_name()!r}: a spout may emit only in the thread that "
+                "calls next_tuple; give what comes in other threads to a queue.Queue, and let next_tuple "
+                "empty it"
             )
         target = self.targets.find(topic)
         check_payload(value, key, timestamp_ms)
@@ -148,7 +149,7 @@ class SpoutEmitter:
         self.counters.emitted += 1
 
     def emit_again(self, message: Message, now_s: float) -> None:
-        """Emit a message that is not in flight once more, as a tree of its own.
+        """Emit a message that is not in flight again, as a new tree.
 
         Raises:
             WrongTopic, Unwritable: a tuple of it can no longer be emitted; the message is not in flight.

@@ -100,7 +100,7 @@ class AtLeastOnce(BufferedProducer):
         """Return True: a commit may take longer. Raises DeliveryFailed when a stop has waited long enough."""
         if world.monotonic_s() > self._deadline_s:
             raise DeliveryFailed(
-                f"the broker did not take the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
+                f"the broker did not accept the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
                 "their inputs will be read again unless they were committed"
             )
         return True

@@ -94,7 +94,7 @@ class ExactlyOnce(BufferedProducer):
                 self.call_with_retries(partial(self.producer.begin_transaction))
                 return
             except (ProducerLost, TransactionAborted) as error:
-                log_retry(log, "no new producer yet: %s", error, action="producer_lost")
+                log_retry(log, "creating a new producer failed, retrying: %s", error, action="producer_lost")
 
     def _poll(self, timeout_s: float) -> None:
         """Serve reports; one may say that a late call of a previous producer has fenced this one."""

@@ -249,7 +249,8 @@ class BufferedProducer:
                 self._connect()
         if left:
             raise DeliveryFailed(
-                f"the broker did not take all records within {timeout_s:g} s; the remaining ones were dropped"
+                f"the broker did not accept all records within {timeout_s:g} s; the remaining ones were "
+                "dropped"
             )
 
     def drain(self) -> None:
@@ -276,7 +277,7 @@ class BufferedProducer:
         self.delivery_error.check()
         if len(self.producer) and world.monotonic_s() > self._deadline_s:
             raise DeliveryFailed(
-                f"the broker did not take all records within {STOP_TIMEOUT_S:g} s of the stop; "
+                f"the broker did not accept all records within {STOP_TIMEOUT_S:g} s of the stop; "
                 "their inputs were not committed and will be read again"
             )
 
@@ -284,7 +285,7 @@ class BufferedProducer:
 def missing_partition(topic: str, partition: int) -> MissingPartition:
     """Return the error for a partition that does not show up."""
     return MissingPartition(
-        f"topic {topic} shows no partition {partition}, though the topology has an acker for it; "
+        f"topic {topic} has no partition {partition}, but the topology has an acker for it; "
         "apply the topology again: acktree topology apply FILE"
     )
 
@@ -293,8 +294,10 @@ def refused(failure: KafkaError, topic: str) -> DeliveryFailed:
     """Return the error for a record that the broker rejects."""
     hint = "; print the rights it needs: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
     if failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        hint = "; if the topic's max.message.bytes is below a megabyte, set message.max.bytes to the same"
+        hint = (
+            "; if the topic's max.message.bytes is below a megabyte, set message.max.bytes to the same value"
+        )
     return DeliveryFailed(
-        f"the broker did not take a record for topic {topic}: {failure.str()}; "
+        f"the broker did not accept a record for topic {topic}: {failure.str()}; "
         f"its inputs were not committed and will be read again{hint}"
     )

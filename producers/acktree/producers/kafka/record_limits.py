@@ -75,8 +75,8 @@ class Limits:
         payload_bytes = _size(value) + _size(key) + payload_of(headers or ())
         if payload_bytes > limit_bytes:
             raise TooLarge(
-                f"a record of {payload_bytes} bytes is too large for topic {topic}, which accepts "
-                f"{limit_bytes} by its max.message.bytes"
+                f"a record of {payload_bytes} bytes is too large for topic {topic}, whose "
+                f"max.message.bytes allows {limit_bytes}"
             )
 
     def _check_time(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
@@ -102,8 +102,8 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
     known, unknown = _describe(bootstrap, topics, user)
     if unknown:
         log.warning(
-            "not all limits of %s are known: %s; a record that exceeds one will stop this process instead of "
-            "failing its tuple; to read them, this principal needs DescribeConfigs",
+            "not all limits of %s are known: %s; a record that exceeds one that is not known stops "
+            "this process instead of failing its tuple; to read them, this principal needs DescribeConfigs",
             ", ".join(unknown),
             "; ".join(sorted(set(unknown.values()))),
             extra={"action": "limits_unknown"},
@@ -146,7 +146,7 @@ def _describe(
             found = {name: config[name].value for name in _CONFIG_KEYS if name in config}
             known[resource.name] = {name: value for name, value in found.items() if value is not None}
             if missing := [name for name in _NEEDED_KEYS if name not in known[resource.name]]:
-                unknown[resource.name] = f"the broker does not say {' and '.join(missing)}"
+                unknown[resource.name] = f"the broker does not report {' and '.join(missing)}"
         except (KafkaException, TimeoutError) as error:
             unknown[resource.name] = str(error)
     return known, unknown

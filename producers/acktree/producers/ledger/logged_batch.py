@@ -103,7 +103,7 @@ class PlannedBatch:
             return cls(data["version"], ranges, replays, again, number=int(data["number"]))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
-                "the checkpoint was written by another source; start this query with a checkpoint of its own"
+                "the checkpoint was written by another source; give this query its own checkpoint"
             ) from error
 
 

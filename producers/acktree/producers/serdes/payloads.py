@@ -69,7 +69,9 @@ class Payloads:
             self.raise_fatal(error)
         except (ValueError, RecursionError) as error:
             place = f"{topic}[{record.partition()}]@{record.offset()}"
-            raise NotDeserializable(f"the value of {place} is no {serde}: {_text(error)}") from error
+            raise NotDeserializable(
+                f"the value of {place} cannot be decoded as {serde}: {_text(error)}"
+            ) from error
 
     def write(self, value: Any, topic: str) -> Any:
         """Return the bytes of an object to emit; bytes and None, and all without a Serde, stay as they are.
@@ -91,10 +93,12 @@ class Payloads:
         except Exception as error:
             kind = type(value).__name__
             raise NotSerializable(
-                f"a {kind} for {topic} cannot be written as {serde}: {_text(error)}"
+                f"a {kind} for {topic} cannot be encoded as {serde}: {_text(error)}"
             ) from error
         if not isinstance(written, bytes):
-            raise NotSerializable(f"{serde} wrote {type(written).__name__} for {topic}, not bytes")
+            raise NotSerializable(
+                f"{serde} returned {type(written).__name__} for {topic}; it must return bytes"
+            )
         return written
 
     def write_rows(self, values: list[Any], topic: str) -> tuple[list[Any], dict[int, NotSerializable]]:
@@ -127,7 +131,7 @@ def find_serdes(declared: Any, what: str, topics: Collection[str] | None = None)
         if not isinstance(topic, str) or (topics is not None and topic not in topics):
             names = ", ".join(topics or ()) or "none"
             raise BadHandler(
-                f"{what} names {topic!r}, which is no topic of the bolt in the topology: {names}"
+                f"{what} names {topic!r}, which is not a topic of the bolt in the topology: {names}"
             )
     return {topic: as_serde(serde) for topic, serde in declared.items()}
 

@@ -196,7 +196,7 @@ class GuardedClient:
                     raise
                 if status == 404 and code in _NOT_FOUND:
                     raise UnknownSchema(
-                        f"the schema registry at {self._url} has no such schema: {error}"
+                        f"the schema registry at {self._url} does not have the schema: {error}"
                     ) from error
                 raise RegistryUnavailable(
                     f"the schema registry at {self._url} does not answer: {_kind_of(error)}"
@@ -212,12 +212,12 @@ class GuardedClient:
         """
         if request in ("get_schema", "get_schema_by_guid"):
             if not isinstance(answer.schema_str, str):
-                raise ValueError("the answer holds no schema")
+                raise ValueError("the response contains no schema")
             if answer.schema_str not in self._usable:
                 self._check_schema(answer)
                 self._usable.add(answer.schema_str)
         if request == "register_schema_full_response" and not isinstance(answer.schema_id, int):
-            raise ValueError("the answer holds no schema id")
+            raise ValueError("the response contains no schema id")
 
     def _check_schema(self, schema: Any) -> None:
         """Look at a schema before a value is read by it: what is wrong with it, no value must answer for."""
@@ -230,7 +230,7 @@ class GuardedClient:
                 fastavro.parse_schema(plain)
             except Exception as error:
                 raise UnknownSchema(
-                    f"the schema registry at {self._url} has a schema that is no Avro: {_kind_of(error)}"
+                    f"the schema registry at {self._url} has a schema that is not Avro: {_kind_of(error)}"
                 ) from error
 
 

@@ -33,11 +33,11 @@ class Serde:
     """
 
     def deserialize(self, value: bytes, topic: str, headers: Headers) -> Any:
-        """Return what a record's value means. Raises ValueError for a value that cannot be read."""
+        """Return the decoded value of a record. Raises ValueError if it cannot be decoded."""
         raise NotImplementedError
 
     def serialize(self, payload: Any, topic: str) -> bytes:
-        """Return the value to write to a topic. Raises anything for what cannot be written."""
+        """Return the encoded value. Any exception means that it cannot be encoded."""
         raise NotImplementedError
 
     def deserializer(self, settings: Settings) -> Deserialize:
@@ -187,4 +187,4 @@ def _fields(error: ValidationError) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

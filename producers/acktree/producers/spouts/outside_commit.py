@@ -36,7 +36,7 @@ def commit_offsets(consumer: Consumer, offsets: Sequence[TopicPartition], group:
         if is_membership_lost(error.args[0]):
             raise GroupInUse(
                 f"a consumer is a member of group {group}, so its offsets cannot be committed; "
-                "stop it: the group belongs to the spout"
+                "stop that consumer: the group belongs to the spout"
             ) from error
         with clear_errors(bootstrap):
             raise

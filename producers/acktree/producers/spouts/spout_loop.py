@@ -92,7 +92,10 @@ class SpoutWorker:
         latest = self._history.latest
         self.name = find_spout_name(latest, spout, name)
         if not 0 <= task < latest.spouts[self.name].tasks:
-            raise UnknownComponent(f"spout {self.name} has {latest.spouts[self.name].tasks} tasks, no {task}")
+            raise UnknownComponent(
+                f"spout {self.name} has tasks 0 to {latest.spouts[self.name].tasks - 1}; task {task} does "
+                "not exist"
+            )
         number = latest.spout_tasks[self.name][task]
         self.task = f"{self.name}@{world.process_name()}"
         result_topic = latest.result_topic(number)
@@ -188,7 +191,8 @@ class SpoutWorker:
             self._flush()
             if self._is_over:
                 raise UnknownComponent(
-                    f"topology {self._history.name} no longer has spout {self.name}; nothing of it is pending"
+                    f"topology {self._history.name} no longer has spout {self.name}; none of its messages "
+                    "are pending"
                 )
         except KafkaException as error:
             raise as_clear_error(error.args[0], self._bootstrap) from error

@@ -135,7 +135,7 @@ class SpoutRetries:
         try:
             self._dead_letters.write(message, failure.exhausted(message.attempts), now_s)
         except Unwritable as error:
-            text = "message %.100s cannot be given up, and is emitted again: %s; it failed: %s"
+            text = "message %.100s cannot be dead-lettered, so it is emitted again: %s; it failed: %s"
             log.error(text, text_of(message.id), error, failure.reason or "timed out", extra=_NO_DEAD_LETTER)
             self._wait(message, failure, now_s + self._policy().delay_s(message.attempts, self._jitter()))
 

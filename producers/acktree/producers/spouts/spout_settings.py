@@ -50,8 +50,8 @@ def warn_of_failures(latest: Published, name: str, spout: Spout) -> None:
     kind = type(spout)
     if kind.fail is Spout.fail:
         log.warning(
-            "spout %s emits no failed message again, unless its source offers it after a restart: %s has "
-            "neither a method fail nor retry = True",
+            "spout %s does not emit failed messages again unless its source supplies them after a restart: "
+            "%s has neither a method fail nor retry = True",
             *(name, kind.__name__),
             extra={"action": "fail_unhandled"},
         )
@@ -59,7 +59,7 @@ def warn_of_failures(latest: Published, name: str, spout: Spout) -> None:
     given = [key for key in RETRY_SETTINGS if getattr(table, key) != fields[key].default]
     if given:
         log.warning(
-            "spout %s does without its settings %s: %s handles fail itself; with retry = True in the class "
+            "spout %s ignores its settings %s: %s handles fail itself; with retry = True in the class "
             "the worker emits failed messages again",
             *(name, ", ".join(given), type(spout).__name__),
             extra={"action": "retry_unused"},

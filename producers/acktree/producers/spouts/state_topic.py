@@ -73,7 +73,7 @@ class DeadLetter:
         """Go on to the next form: the topic takes none of this size. Raises BrokerRefused: there is none."""
         if len(self.forms) == 1:
             raise BrokerRefused(
-                f"topic {self.topic} takes no dead letter, even without its record: "
+                f"topic {self.topic} accepts no dead letter, even without its record: "
                 "raise the max.message.bytes of this topic"
             )
         del self.forms[0]
@@ -167,7 +167,7 @@ class StateTopic:
     def _refuse_missing(self) -> None:
         if self.topic not in self._names():
             text = (
-                f"topic {self.topic!r}, which holds the state of the spout, does not exist; make it with: "
+                f"topic {self.topic!r}, which holds the state of the spout, does not exist; create it with: "
                 "acktree topology apply FILE. If it was deleted, what was in flight may be emitted again"
             )
             refuse_missing(self._admin, self._bootstrap, self.topic, text)
@@ -215,8 +215,9 @@ class StateTopic:
         while is_read is None or not is_read():
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(
-                    f"{self.topic} was not read to the record of this start within {READ_TIMEOUT_S:g} s: the "
-                    "broker does not answer, or holds a transaction of a dead process open for longer"
+                    f"{self.topic} could not be read up to the record of this start within "
+                    f"{READ_TIMEOUT_S:g} s: the broker does not answer, or holds a transaction of a dead "
+                    "process open for longer"
                 )
             message = consumer.poll(1.0)
             if message is None:
@@ -400,7 +401,7 @@ class StateTopic:
         if is_producer_lost(error):
             raise ZombieDriver(
                 f"a newer process has taken over transactional id {self._owner}, or the broker has ended a "
-                "transaction of this one that took too long; only one may hold it, this one stops"
+                "transaction of this one that took too long; only one may hold it; this one stops"
             ) from cause
 
 
@@ -427,8 +428,8 @@ def _about_largest(records: Mapping[bytes, bytes | None], topic: str) -> str:
     parts, limit = key.decode().split("/", 2), max(MAX_STATE_BYTES, 2 * sizes[key])
     source = "/".join(parts[:2]) if len(parts) > 2 else ""  # a topic's id may have slashes, too
     return (
-        f"topic {topic} does not take the state of {source or 'all partitions'}: {sizes[key]:,} bytes; "
-        "nothing is committed until it does. Run: kafka-configs.sh --bootstrap-server ADDRESS --alter "
+        f"topic {topic} does not accept the state of {source or 'all partitions'}: {sizes[key]:,} bytes; "
+        "nothing is committed until it accepts it. Run: kafka-configs.sh --bootstrap-server ADDRESS --alter "
         f"--topic {topic} --add-config max.message.bytes={limit},segment.bytes={2 * limit}"
     )
 

@@ -327,8 +327,8 @@ class StageWorker:
             return False
         except CallTimedOut as error:
             raise BrokerUnreachable(
-                f"the group of spout {self.name} does not say within {BROKER_TIMEOUT_S:g} s whether this "
-                f"process still has task {task}, which somebody has fenced"
+                f"the group of spout {self.name} did not report within {BROKER_TIMEOUT_S:g} s whether this "
+                f"process still has task {task}, which was fenced"
             ) from error
 
     def _close(self) -> None:
@@ -411,7 +411,7 @@ def find_stage_name(history: History, stage: AnyBolt, wanted: str | None) -> str
     existing = ", ".join(reading) or "none"
     if not name:
         raise UnknownComponent(
-            f"topology {latest.name} has several spouts with topics, name one by --spout: {existing}"
+            f"topology {latest.name} has several spouts with topics, name one with --spout: {existing}"
         )
     if name not in latest.spouts:
         raise UnknownComponent(

@@ -52,14 +52,14 @@ class ExecuteLimit:
         elif self._has_failed and took_s >= self.limit_s + min(self.limit_s, MAX_GRACE_S):
             about = named(tuples_of(executing)[0])
             raise ExecuteHangs(
-                f"execute of {about} has failed after execute_timeout_s = {self.limit_s:g}, and does not "
+                f"execute of {about} was failed after execute_timeout_s = {self.limit_s:g}, but did not "
                 "return; its thread ends with this process"
             )
 
     def _fail(self, executing: Tuple | TupleBatch) -> None:
         stack, tuples = stack_of_thread(self._execution.thread), tuples_of(executing)
         reason = reason_for(self.limit_s)
-        text = "%d tuples, first %s: %s; the thread stands at\n%s"
+        text = "%d tuples, first %s: %s; the thread is at\n%s"
         log.error(text, len(tuples), named(tuples[0]), reason, stack, extra=_ACTION)
         self._execution.fail_executing(executing, reason, stack)
 

@@ -96,7 +96,7 @@ class InputCommits:
         try:
             self._flush_and_commit(leaving, in_callback)
         except TransactionAborted as error:
-            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
+            log.warning("%s; the next owner reads them again", error, extra={"action": "aborted"})
             self.must_rewind = True
 
     def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
@@ -106,7 +106,7 @@ class InputCommits:
             TransactionAborted: this transaction, or one whose inputs have not been read again yet.
         """
         if self.must_rewind:
-            raise TransactionAborted("what the last transaction has lost is not read again yet")
+            raise TransactionAborted("the inputs of the lost transaction have not been read again yet")
         self._collector.release()
         offsets = self._inputs.frontiers(leaving)
         self._collector.flush()

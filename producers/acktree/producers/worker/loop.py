@@ -183,10 +183,10 @@ class Worker:
         """Run until stopped.
 
         Raises:
-            DeliveryFailed: the broker rejected a record for good; the next worker reads the inputs since the
-                last commit again.
+            DeliveryFailed: the broker permanently rejected a record; the next worker reads the inputs
+                since the last commit again.
             ExecuteHangs: ``execute`` does not return, long after its tuple has failed.
-            Exception: what ``prepare``, ``tick`` or ``cleanup`` of the bolt raises.
+            Exception: ``prepare``, ``tick`` or ``cleanup`` of the bolt raised it.
         """
         # Life of an ack, step 1.
         self._collector.faults.threads = {world.thread_id()}

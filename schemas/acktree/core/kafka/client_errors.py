@@ -11,7 +11,8 @@ _PERMANENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _PERMANENT_TEXTS = ("certificate verify failed", "tls alert")
 _CERTIFICATE = "set ssl.ca.location to the authority that signed the broker's certificate"
 _OWN_CERTIFICATE = (
-    "the broker wants a client certificate that it trusts: set ssl.certificate.location and ssl.key.location"
+    "the broker requires a client certificate that it trusts: set ssl.certificate.location and "
+    "ssl.key.location"
 )
 _CREDENTIALS = "check sasl.mechanism, sasl.username and the password, and that the broker knows them"
 
@@ -41,7 +42,7 @@ class ClientErrors:
         if "verify failed" in text:
             return NotAuthenticated(
                 f"the certificate of the broker at {bootstrap} is not trusted; {_CERTIFICATE}, and use a "
-                f"host name that it is made out to ({_cause(text)})"
+                f"host name that it was issued for ({_cause(text)})"
             )
         if "alert" in text:
             return NotAuthenticated(
@@ -49,7 +50,7 @@ class ClientErrors:
                 f"({_cause(text)})"
             )
         return NotAuthenticated(
-            f"the broker at {bootstrap} does not let this client in; {_CREDENTIALS} ({_cause(text)})"
+            f"the broker at {bootstrap} rejected this client's credentials; {_CREDENTIALS} ({_cause(text)})"
         )
 
     def hint(self) -> str:
@@ -57,7 +58,7 @@ class ClientErrors:
         if self._last:
             return f" ({_cause(self._last)})"
         if self._is_disconnected:
-            return " (it hangs up at once: if it wants TLS or SASL, set security.protocol)"
+            return " (it closes the connection: if it requires TLS or SASL, set security.protocol)"
         return ""
 
 

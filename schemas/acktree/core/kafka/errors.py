@@ -167,7 +167,9 @@ def as_clear_error(error: Any, bootstrap: str, what: str = "") -> AcktreeError:
     if is_forbidden(error):
         return _forbidden(error, bootstrap, what)
     if isinstance(error, KafkaError) and error.code() == KafkaError._AUTHENTICATION:
-        return NotAuthenticated(f"the broker at {bootstrap} does not let this client in: {error.str()}")
+        return NotAuthenticated(
+            f"the broker at {bootstrap} rejected this client's credentials: {error.str()}"
+        )
     text = error.str() if error else str(error)
     return BrokerRefused(f"the broker at {bootstrap} refused: {_about(what, text)}")
 
@@ -177,7 +179,7 @@ def _forbidden(error: KafkaError, bootstrap: str, what: str) -> NotAuthorized:
     is_dump = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
     text = KafkaError(error.code()).str() if is_dump else error.str()
     return NotAuthorized(
-        f"the broker at {bootstrap} forbids it: {_about(what, text)}; the rights that each role needs are "
+        f"the broker at {bootstrap} denied access: {_about(what, text)}; the rights that each role needs are "
         "printed by: acktree acl plan --role ROLE"
     )
 

@@ -79,7 +79,7 @@ def token_function(settings: Mapping[str, Any]) -> TokenFunction | None:
         raise RefusedSetting(f"{said} needs {needed}; it is {protocol or 'not set'}")
     if str(method).lower() != "default":
         raise RefusedSetting(
-            f"{said} and sasl.oauthbearer.method={method} exclude each other: give one of them"
+            f"{said} and sasl.oauthbearer.method={method} are mutually exclusive: set one of them"
         )
     found = load_callable(str(place), f"MODULE:FUNCTION for {OAUTH_CALLBACK}", "auth:token", RefusedSetting)
     if isinstance(found, type):
@@ -104,5 +104,5 @@ def with_tokens(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     except KafkaException as error:
         if error.args[0].code() != KafkaError.SASL_AUTHENTICATION_FAILED:
             raise
-        reason = function.failure or "it has not returned in time"
+        reason = function.failure or "it did not return in time"
         raise NotAuthenticated(f"no token from {OAUTH_CALLBACK}={function.place}: {reason}") from error

@@ -49,7 +49,7 @@ class Outage:
     >>> outage.failed("refused", 0.0), outage.failed("refused", 0.1)
     (True, False)
     >>> outage.check(2.0, answers=False)
-    'no connection to Kafka at kafka:9092 (refused); it is tried again, with one line a minute here'
+    'no connection to Kafka at kafka:9092 (refused); retrying; further failures are logged once a minute'
     >>> outage.check(30.0, answers=False)
     >>> outage.check(62.0, answers=False)
     'no connection to Kafka at kafka:9092 for 62 s (refused); 2 attempts have failed'
@@ -108,7 +108,7 @@ class Outage:
 
     def _begin(self, now_s: float) -> str:
         self.is_proven, self._said_s, self._is_partial = True, now_s, self._answered_s is not None
-        return f"{self._what} ({self._reason}); it is tried again, with one line a minute here"
+        return f"{self._what} ({self._reason}); retrying; further failures are logged once a minute"
 
     def _end(self, answered_s: float) -> str | None:
         was_proven, self.is_proven, self.is_watched = self.is_proven, False, False
@@ -119,7 +119,7 @@ class Outage:
 
     @property
     def _what(self) -> str:
-        extent = "a broker of Kafka" if self._is_partial else "Kafka"
+        extent = "a Kafka broker" if self._is_partial else "Kafka"
         return f"no connection to {extent} at {self._bootstrap}"
 
     @property

@@ -30,10 +30,10 @@ ANY_SIZE: Settings = {"message.max.bytes": "1000000000"}
 _COMMON = {"log.connection.close": False, "client.id": "acktree"}
 
 _CONSUMER: dict[str, tuple[Any, str]] = {
-    "enable.auto.commit": (False, "offsets are committed when the work behind them is done, not by a clock"),
+    "enable.auto.commit": (False, "offsets are committed when the work behind them is done, not on a timer"),
     "enable.auto.offset.store": (False, "offsets are committed when the work behind them is done"),
-    "isolation.level": ("read_committed", "aborted transactions must not be taken for records"),
-    "check.crcs": (True, "a record damaged on its way must be an error, not a tuple"),
+    "isolation.level": ("read_committed", "records of aborted transactions must not be read"),
+    "check.crcs": (True, "a record damaged in transit must be an error, not a tuple"),
     "auto.offset.reset": (
         "earliest",
         "what was written before the group's first commit would be skipped, and its trees never done",
@@ -59,7 +59,7 @@ _OURS = {
     "group.id": "it is part of the topology: TOPOLOGY.COMPONENT",
     "bootstrap.servers": "give it with --bootstrap-server",
     "transactional.id": "it fences zombies and is chosen per process",
-    "enable.partition.eof": "each client has it where it waits for the end of a topic, and only there",
+    "enable.partition.eof": "acktree sets it for the clients that need the end of a topic, and only for them",
     "delivery.report.only.error": "delivery reports say what is in the log",
 }
 

@@ -135,7 +135,7 @@ class Breaker:
             acked, failed = self._counts
             results = acked + failed
             if failed and results >= policy.min_results and failed > policy.max_ratio * results:
-                self._open(now_s, f"{failed} of {results} results within {policy.window_s:g} s are failures")
+                self._open(now_s, f"{failed} of {results} results within {policy.window_s:g} s were failures")
         return self.is_open
 
     def _open(self, now_s: float, why: str) -> None:

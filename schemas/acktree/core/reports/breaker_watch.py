@@ -40,13 +40,13 @@ class BreakerWatch:
             return
         if self._said is not None:
             log.warning(
-                "the breaker of spout %s is closed: it emits again",
+                "the breaker of spout %s is closed: it emits normally again",
                 self._spout,
                 extra={"action": "breaker_closed"},
             )
         if opening is not None:
             log.error(
-                "the breaker of spout %s is open: %s; it emits a probe now and then; %s: %s",
+                "the breaker of spout %s is open: %s; it emits only occasional probes; %s: %s",
                 *(self._spout, opening.why, opening.task or "no task", one_line(opening.reason)),
                 extra={"action": "breaker_open"},
             )

@@ -29,12 +29,15 @@ BOLT = Names(
     {
         "executed": ("executed", "Tuples executed"),
         "emitted": ("emitted", "Tuples emitted"),
-        "unwritable": ("unwritable", "Children that their topic never takes, so they were not emitted"),
-        "misuses": ("misuses", "Calls of the bolt that were refused, as they break a rule of the library"),
+        "unwritable": ("unwritable", "Children not emitted because their topic would never accept them"),
+        "misuses": (
+            "misuses",
+            "Calls of the bolt that were rejected because they break a rule of the library",
+        ),
         "acked": ("acked", "Tuples acked"),
         "failed": ("failed", "Tuples failed"),
-        "invalid": ("invalid", "Records that could not be tuples"),
-        "dropped": ("dropped", "Tuples in hand that went to another worker"),
+        "invalid": ("invalid", "Records that are not valid tuples"),
+        "dropped": ("dropped", "Tuples in hand whose partition moved to another worker"),
         "never_acked": ("never_acked", "Tuples neither acked nor failed at a stop"),
         "busy_s": ("busy_seconds", "Time spent in execute"),
         "process_s": ("process_seconds", "Sum over tuples of the time from execute to ack or fail"),
@@ -42,7 +45,7 @@ BOLT = Names(
     {
         "in_hand": ("in_hand", "Tuples neither acked nor failed"),
         "paused": ("paused_partitions", "Partitions not read because of the tuples in hand"),
-        "lag": ("lag_records", "Records that wait in the partitions held"),
+        "lag": ("lag_records", "Records waiting in the assigned partitions"),
     },
 )
 
@@ -55,24 +58,33 @@ SPOUT = Names(
         "failed": ("failed", "Emissions failed by a task"),
         "timed_out": ("timed_out", "Emissions that timed out"),
         "replayed": ("replayed", "Records emitted again"),
-        "dead_lettered": ("dead_lettered", "Records given up, on the dead-letter topic"),
-        "rejected": ("rejected", "Records that a bolt rejected, on the dead-letter topic"),
+        "dead_lettered": (
+            "dead_lettered",
+            "Records that exhausted their attempts, sent to the dead-letter topic",
+        ),
+        "rejected": ("rejected", "Records rejected by a bolt, sent to the dead-letter topic"),
         "absent": ("absent", "Offsets proven to hold no record"),
         "overdue": ("overdue", "Records replayed because no result came within the retention"),
         "invalid": ("invalid", "Result records that could not be read"),
-        "rewinds": ("rewinds", "Resets of the group's offset that were obeyed"),
+        "rewinds": ("rewinds", "Resets of the group's offset that were applied"),
         "lost": (
             "lost",
-            "Records not done that could not be read any more, given up by failOnDataLoss=false",
+            "Records that were lost before they were done, counted as done by failOnDataLoss=false",
         ),
-        "breaker_opened": ("breaker_opened", "Times that the breaker has opened"),
+        "breaker_opened": ("breaker_opened", "Times the breaker opened"),
         "pending_s": ("pending_seconds", "Sum over completed records of the time since their first emission"),
     },
     {
         "pending": ("pending", "Records emitted and not done"),
-        "breaker_open": ("breaker_open", "1 while the breaker is open: a probe now and then, nothing else"),
-        "held_back": ("held_back", "Records that the breaker holds back before they are given up"),
-        "paused": ("paused", "1 while an operator has paused the spout or drains it"),
+        "breaker_open": (
+            "breaker_open",
+            "1 while the breaker is open and only occasional probes are emitted",
+        ),
+        "held_back": (
+            "held_back",
+            "Records out of attempts that the breaker keeps from the dead-letter topic",
+        ),
+        "paused": ("paused", "1 while the spout is paused or drained by an operator"),
     },
 )
 
@@ -89,12 +101,12 @@ ACKER = Names(
         "refused_orphans": ("refused_orphans", "Orphans refused because the table was full"),
         "renewed_orphans": (
             "renewed_orphans",
-            "Times an orphan was moved to a newer bucket, so that it stopped holding the cut back",
+            "Times an orphan was moved to a newer bucket, so that it no longer holds back the cut",
         ),
         "invalid": ("invalid", "Records not folded"),
         "refolds": ("refolds", "Partitions taken over from a cut that is not the beginning"),
         "rebalances": ("rebalances", "Assignments received from the group"),
-        "failed_commits": ("failed_commits", "Commits that the group refused"),
+        "failed_commits": ("failed_commits", "Commits rejected by the group"),
     },
     {
         "partitions": ("partitions", "Partitions held"),
@@ -105,7 +117,7 @@ ACKER = Names(
             "oldest_root_age_seconds",
             "Time since the last message of the oldest pending root",
         ),
-        "behind_s": ("behind_seconds", "How far the bolt is behind that is behind the most, 0 if none is"),
+        "behind_s": ("behind_seconds", "How far the slowest bolt is behind, 0 if none is"),
         "lag": ("lag_records", "Records between the position and the end of both topics"),
         "cut_lag": ("cut_lag_records", "Records that a new owner would fold again"),
         "table_bytes": ("table_bytes", "Memory of the tables"),
@@ -122,10 +134,10 @@ PROCESS_GAUGES = {
     "report_age": ("report_age_seconds", "Time since the newest report was made"),
     "stall": (
         "stalled_seconds",
-        "Time that the loop's turn has lasted, without waits for the broker",
+        "Duration of the loop's current turn, without waits for the broker",
     ),
-    "broker_wait": ("broker_wait_seconds", "Time that the loop's turn has waited for the broker"),
-    "stuck": ("stuck_seconds", "The stall of a stuck loop, and the record that its user code executes"),
+    "broker_wait": ("broker_wait_seconds", "Time that the loop's current turn has waited for the broker"),
+    "stuck": ("stuck_seconds", "The stall of a stuck loop, with the record that its user code is executing"),
 }
 
 NAMES: Mapping[str, Names] = {"bolt": BOLT, "spout": SPOUT, "acker": ACKER}

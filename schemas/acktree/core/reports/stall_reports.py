@@ -143,7 +143,7 @@ class ReportSender:
         frame = sys._current_frames().get(self._progress.thread() or self._loop_thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         about = self._progress.figures()
-        log.error("the loop stands still: %s\n%s", about, stack, extra={"action": "stuck"})
+        log.error("the loop is stalled: %s\n%s", about, stack, extra={"action": "stuck"})
 
 
 def _keep_refusal(refused: list[KafkaError], error: Any, _record: object = None) -> None:

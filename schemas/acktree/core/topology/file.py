@@ -182,7 +182,7 @@ class Topology(_Table):
             if table.block > 1 and not table.topics:
                 raise _Mistake(
                     ("spouts", spout, "block"),
-                    "a spout without topics is fed by Python code: each message has a root of its own",
+                    "a spout without topics is fed by Python code: each message has its own root",
                 )
             if table.spark != SpoutSparkTable() and not table.topics:
                 raise _Mistake(
@@ -214,7 +214,9 @@ class Topology(_Table):
                         f"nothing emits {topic!r}; must be one of: {', '.join(emitted) or 'none'}",
                     )
         if sources := sorted(set(owner) & set(emitted)):
-            raise _Mistake(("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is also emitted here")
+            raise _Mistake(
+                ("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is also emitted by this topology"
+            )
         reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
         for topic in (*owner, *emitted):
             if topic in reserved or topic.startswith((f"{self.name}.spout-", f"{self.name}.state-")):
@@ -231,7 +233,7 @@ class Topology(_Table):
                         raise _Mistake(
                             (kind, name, "emits"),
                             f"topic {topic!r} cannot have {partitions} partitions and {found[topic]}; "
-                            "state one number",
+                            "set one number",
                         )
         return self
 
@@ -369,7 +371,7 @@ def with_settings(topology: Topology, place: Sequence[str], changes: Iterable[st
     for change in changes:
         key, is_setting, text = change.partition("=")
         if not is_setting:
-            raise BadTopology(f"{change!r} is no setting; write KEY=VALUE, such as max_pending=5000")
+            raise BadTopology(f"{change!r} is not a setting; write KEY=VALUE, such as max_pending=5000")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):
@@ -381,7 +383,7 @@ def with_settings(topology: Topology, place: Sequence[str], changes: Iterable[st
                 raise BadTopology(f"topology {topology.name}: {'.'.join((*place, key.strip()))}: unknown key")
         found[name] = value
     if data["name"] != topology.name:
-        raise BadTopology(f"topology {topology.name}: name: it stays; publish a file under another name")
+        raise BadTopology(f"topology {topology.name}: name cannot be changed; publish it as a new topology")
     try:
         return Topology.model_validate(data)
     except ValidationError as error:

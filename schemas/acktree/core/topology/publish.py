@@ -68,7 +68,7 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
             admin,
             bootstrap,
             topic,
-            f"source topic {topic!r} does not exist; acktree reads source topics and never makes them: "
+            f"source topic {topic!r} does not exist; acktree never creates source topics: "
             "create it first or correct the name",
         )
         names.add(topic)
@@ -183,8 +183,8 @@ def _refuse_newer(plan: Plan, based_on: int | None) -> None:
     if based_on is not None and is_newer and plan.publish is not None:
         assert plan.current is not None
         raise TopologyChanged(
-            f"version {plan.current.version} was published meanwhile, and this change was made from version "
-            f"{based_on}: nothing was published; make it again"
+            f"version {plan.current.version} was published meanwhile, and this change is based on version "
+            f"{based_on}: nothing was published; start again from the newer one"
         )
 
 
@@ -205,7 +205,7 @@ def _await_visible(admin: AdminClient, registry_topic: str) -> None:
     while end(IsolationLevel.READ_COMMITTED) < end(IsolationLevel.READ_UNCOMMITTED):
         if world.monotonic_s() > deadline_s:
             raise BrokerUnreachable(
-                f"the new version is on {registry_topic}, and readers do not see it after "
+                f"the new version is on {registry_topic}, but readers still do not see it after "
                 f"{BROKER_TIMEOUT_S:g} s; check with: acktree topology show"
             )
         admin.poll(0.02)
@@ -238,7 +238,7 @@ def _change_topics(admin: AdminClient, bootstrap: str, plan: Plan) -> None:
         passes = _REFUSED_SETTING if change.setting in (MAX_BYTES, SEGMENT) else ()
         if (refusal := _wait_for(future, bootstrap, *passes)) is not None:
             log.warning(
-                "the broker refuses to %s: %s; what follows says: acktree doctor --topology NAME",
+                "the broker refused to %s: %s; for the consequences, run: acktree doctor --topology NAME",
                 change.line(),
                 refusal,
                 extra={"action": "limit_refused"},

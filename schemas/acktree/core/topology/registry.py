@@ -266,8 +266,8 @@ class Registry:
         """Log once that this process goes on with what it knows."""
         if not self.refused:
             self.refused = (
-                f"topic {self._topic} may not be read any more, so no newer version is followed, and nothing "
-                f"that an operator sets: {error.str()}"
+                f"topic {self._topic} is no longer readable, so neither newer versions nor "
+                f"operator settings are applied: {error.str()}"
             )
             log.error("%s", self.refused, extra={"action": "registry_refused"})
 

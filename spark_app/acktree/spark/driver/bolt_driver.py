@@ -107,8 +107,9 @@ class BoltDriver:
         if topics.recreated and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"topic {topics.recreated[0]!r} was deleted and recreated since {self._bolt} read it: "
-                "what was not read of the old one is lost. To continue, start with failOnDataLoss=false; to "
-                "start elsewhere, use a new checkpoint and set the group's offset with kafka-consumer-groups"
+                "records of the old one that were not read are lost. To continue, start with "
+                "failOnDataLoss=false; to start elsewhere, use a new checkpoint and set the group's offset "
+                "with kafka-consumer-groups"
             )
         added = [source for source in topics.partitions if source.slot not in self._next]
         if added:

@@ -105,9 +105,9 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
             raise NativeOff(f"{name} is set, which only librdkafka supports")
     protocol = settings["security_protocol"] = settings.get("security_protocol", "PLAINTEXT").upper()
     if protocol.startswith("SASL") and settings.get("sasl_mechanism") not in _MECHANISMS:
-        raise NativeOff("its SASL mechanism is none of " + ", ".join(_MECHANISMS))
+        raise NativeOff("its SASL mechanism is not one of " + ", ".join(_MECHANISMS))
     if protocol.startswith("SASL") and not settings.keys() >= {"sasl_plain_username", "sasl_plain_password"}:
-        raise NativeOff("SASL needs a user and a password")
+        raise NativeOff("SASL needs a username and a password")
     if "://" in settings["bootstrap_servers"]:
         raise NativeOff("an address has a protocol, which only librdkafka supports")
     try:
@@ -144,7 +144,7 @@ def as_kafka_exceptions() -> Iterator[None]:
     except BatchClientError as error:
         raise KafkaException(as_kafka_error(error)) from error
     except TimeoutError as error:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker takes too long")) from error
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker is taking too long")) from error
 
 
 def as_kafka_error(error: BaseException) -> KafkaError:

@@ -119,7 +119,7 @@ class BatchProducer:
                 await _await_answers(sent)
         except TimeoutError as error:
             raise DeliveryFailed(
-                f"{len(sent)} batches were not taken within {self._flush_timeout_s:g} s and were dropped"
+                f"{len(sent)} batches were not accepted within {self._flush_timeout_s:g} s and were dropped"
             ) from error
 
     def commit(self) -> None:

@@ -70,9 +70,11 @@ def make_archive() -> Path:
                 command, capture_output=True, text=True, timeout=MAKE_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise NoArchive(f"the JVM wrote no archive of its classes in {MAKE_TIMEOUT_S:g} s") from error
+            raise NoArchive(
+                f"the JVM did not write an archive of its classes in {MAKE_TIMEOUT_S:g} s"
+            ) from error
         if done.returncode or not new.is_file():
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise NoArchive(f"the JVM wrote no archive of its classes: {last}")
+            raise NoArchive(f"the JVM did not write an archive of its classes: {last}")
         new.replace(path)
     return path

@@ -86,7 +86,7 @@ class SourceOptions(SpoutOptions):
         if not given.get("topology"):
             raise BadOption("option 'topology' is missing")
         if bool(given.get("spout")) == bool(given.get("bolt")):
-            raise BadOption("give either option 'spout' or option 'bolt': what the source reads for")
+            raise BadOption("set either option 'spout' or option 'bolt', whichever the source reads for")
         if not (bootstrap := kafka.pop("bootstrap.servers", "")):
             raise BadOption("option 'kafka.bootstrap.servers' is missing")
         starting = given.get("startingoffsets", "earliest").lower()
@@ -148,7 +148,7 @@ def _by_batch(complete: str, bolt: str) -> bool:
     if complete not in ("tree", "batch"):
         raise BadOption(f"complete={complete!r}: must be tree or batch")
     if complete == "batch" and bolt:
-        raise BadOption("complete=batch is for a spout; a bolt acks what it reads in any case")
+        raise BadOption("complete=batch is for a spout; a bolt always acks what it reads")
     return complete == "batch"
 
 

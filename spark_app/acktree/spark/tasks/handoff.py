@@ -152,7 +152,7 @@ def read_handoff(declared_by: str = "") -> ReadTaskName | None:
     """
     path = handoff_path(declared_by)
     if path is None or not path.exists():
-        raise NoHandoff("the rows of this task were read by another one" + _why(declared_by))
+        raise NoHandoff("the rows of this task were read by another task" + _why(declared_by))
     with path.open("rb") as file:
         group, _, name = file.readline().decode().partition(_GROUP_END)
     if group != declared_by:

@@ -4,7 +4,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class SimulationError(AcktreeError):
-    """A simulation cannot go on."""
+    """A simulation cannot continue."""
 
 
 class NotSimulated(SimulationError):

@@ -84,7 +84,7 @@ def plan(
             click.echo(right.options(principal, host))
     if execute:
         _give(bootstrap or "", settings, [binding(right, principal, host) for right in needed])
-        click.echo(f"gave {len(needed)} rights to {principal}", err=True)
+        click.echo(f"granted {len(needed)} rights to {principal}", err=True)
 
 
 def _topology(name: str | None, file: Path | None, bootstrap: str, settings: dict[str, str]) -> Topology:

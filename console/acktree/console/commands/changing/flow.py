@@ -87,7 +87,7 @@ def drain(
     """
     plan, published, written = _carry_out(Flow.DRAINING, topology, spout, execute, style, bootstrap, settings)
     if written is not None and not _await_drained(published, written, timeout, bootstrap, settings):
-        click.echo(f"topology {plan.topology} is not drained; it goes on draining", err=True)
+        click.echo(f"topology {plan.topology} is not drained; it continues draining", err=True)
         context.exit(EXIT_NOT_DRAINED)
 
 

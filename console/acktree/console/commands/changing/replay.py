@@ -42,7 +42,7 @@ def replay(
 ) -> None:
     """Emit the records of TOPIC PARTITION again, from offset FROM up to, but not including, offset TO.
 
-    They go through the whole tree once more, done or pending; no record is copied. The spout's driver
+    They go through the whole tree again, done or pending; no record is copied. The spout's driver
     executes the command within a second, or at its next start.
     """
     name = topology or _topology_of(bootstrap, topic, settings)

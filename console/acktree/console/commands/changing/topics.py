@@ -36,6 +36,6 @@ def create(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not lines:
-        click.echo("nothing to do: every topic is there")
+        click.echo("nothing to do: every topic exists")
     if dry_run:
         click.echo("dry run: nothing was changed", err=True)

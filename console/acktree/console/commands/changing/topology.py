@@ -41,7 +41,7 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
         refuse_shared_topics(wanted, bootstrap, settings)
     except NotAuthorized as error:
         click.echo(
-            f"warning: whether another topology emits to the same topics is not known: {error}", err=True
+            f"warning: cannot check whether another topology emits to the same topics: {error}", err=True
         )
     plan = apply_topology(bootstrap, wanted, settings, dry_run=dry_run)
     if style == "json":
@@ -56,7 +56,9 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not plan.lines() and plan.current:
-        click.echo(f"nothing to do: version {plan.current.version} of topology {wanted.name} says the same")
+        click.echo(
+            f"nothing to do: version {plan.current.version} of topology {wanted.name} has the same content"
+        )
     if dry_run:
         click.echo("dry run: nothing was changed", err=True)
 
@@ -107,7 +109,7 @@ def diff(context: click.Context, file: Path, style: str, bootstrap: str, setting
         head = ("KEY", f"VERSION {version}" if version else "PUBLISHED", "FILE")
         click.echo(columns(head, [(key, _shown(old), _shown(new)) for key, old, new in found]))
     else:
-        click.echo(f"no difference: version {version} of topology {wanted.name} says the same")
+        click.echo(f"no difference: version {version} of topology {wanted.name} has the same content")
     if found:
         context.exit(1)
 
@@ -152,7 +154,7 @@ def set_(
         click.echo(PLAN_HEAD)
     for key, old, new in found:
         click.echo(f"{key}: {_shown(old) or 'unset'} -> {_shown(new) or 'unset'}")
-    for line in plan.lines() or [f"nothing to do: topology {name} has these settings"]:
+    for line in plan.lines() or [f"nothing to do: topology {name} already has these settings"]:
         click.echo(line)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

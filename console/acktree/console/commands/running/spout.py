@@ -64,7 +64,8 @@ def run(
         return partial(SpoutWorker, spout=made, task=task or 0, name=name)
     if task is not None:
         raise click.UsageError(
-            "--task is for a Spout class: the processes of a stage share out the tasks of its spout"
+            "--task is for a Spout class: the processes of a stage divide the tasks of its spout among "
+            "themselves"
         )
     collect_rarely()
     options: Mapping[str, object] = parse_stage_options(parse_settings(given))

@@ -36,7 +36,7 @@ MAX_TOPOLOGIES = 50
     multiple=True,
     help="The published topology; repeatable.",
 )
-@click.option("--all", "is_all", is_flag=True, help="All topologies that are published at the start.")
+@click.option("--all", "is_all", is_flag=True, help="All topologies that are published when it starts.")
 @click.option(
     "--host",
     default="127.0.0.1",

@@ -19,7 +19,7 @@ from acktree.console.view.source_view import state_text
 from acktree.console.view.status import make_status
 
 EXIT_STUCK, EXIT_UNKNOWN = 1, 3
-"""As a check of Nagios has them: 3 if nothing is found stuck, and not everything is reported."""
+"""Exit codes as for a Nagios check: 3 if nothing is found stuck, and not everything is reported."""
 
 
 @click.command()

@@ -26,7 +26,7 @@ from acktree.core.reports.liveness import STUCK_AFTER_S, Liveness
     metavar="URL",
     help="The receiver, such as http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT and the like.",
 )
-@duration_option("--slow", "Also export records that are done, but took longer. Default: failed ones only.")
+@duration_option("--slow", "Also export done records that took longer. Default: only failed ones.")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1),

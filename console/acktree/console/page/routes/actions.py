@@ -83,7 +83,7 @@ class Actions:
             asked_for = [f"{name} {asked[name]!r}" for name in FILTER if asked[name]]
             lines += [f"filter: {', '.join(asked_for)}"] if asked_for else []
             if found.has_older:
-                lines.append(f"only the newest {NEWEST:,} dead letters are looked at; there are older ones")
+                lines.append(f"only the newest {NEWEST:,} dead letters are considered; there are older ones")
         else:
             dead_letters = [read_dead_letter(cluster, *place) for place in _places(asked["letters"])]
         plan: DeadLetterPlan = read_and_plan_dead_letters(cluster, dead_letters, self._user)
@@ -154,7 +154,7 @@ def _places(names: str) -> list[tuple[int, int]]:
 
 def _range(asked: Mapping[str, str]) -> tuple[Wanted, ...]:
     if not asked["topic"]:
-        raise BadQuery("which records? give a topic, a partition and two offsets, or dead letters")
+        raise BadQuery("no records were named: give a topic, a partition and two offsets, or dead letters")
     partition, first, following = (
         whole_number(asked[name], name) for name in ("partition", "first", "following")
     )

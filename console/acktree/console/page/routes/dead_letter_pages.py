@@ -96,7 +96,7 @@ class DeadLetterPages:
         found = await self._frame.read(read)
         if found is None:
             text = f"no dead letter {partition}/{offset}"
-            return self._frame.message_page(request, 404, "There is no such dead letter", text)
+            return self._frame.message_page(request, 404, "No such dead letter", text)
         found = self._permitted(found)
         if wants_json(request):
             return JSONResponse({**to_json(found), "payloads": self._frame.settings.payloads})

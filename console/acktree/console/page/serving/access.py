@@ -61,7 +61,7 @@ def read_token(file: Path | None, host: str) -> str | None:
         if is_loopback(host):
             return None
         raise TokenNeeded(
-            f"{host} is not loopback, so whoever reaches it would see the page: give a token with "
+            f"{host} is not loopback, so anyone who can reach it would see the page: give a token with "
             f"--token-file FILE or in {TOKEN_VARIABLE}"
         )
     if len(token) < MIN_TOKEN_CHARS:

@@ -88,20 +88,20 @@ class Frame:
         if error.status_code == 404:
             is_unsaid = error.detail == HTTPStatus.NOT_FOUND.phrase
             text = f"{request.scope['path']} is not a page of this server." if is_unsaid else error.detail
-            return self.message_page(request, 404, "There is no such page", text)
-        return self.message_page(request, error.status_code, "This cannot be done", error.detail)
+            return self.message_page(request, 404, "Page not found", text)
+        return self.message_page(request, error.status_code, "Request rejected", error.detail)
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         if isinstance(error, NotAuthorized):
-            return self.message_page(request, 403, "The broker does not allow this", f"{error}.")
+            return self.message_page(request, 403, "The broker denied access", f"{error}.")
         if isinstance(error, BrokerUnreachable | BrokerRefused):
-            text = f"{error}. The page keeps running; reload it."
-            return self.message_page(request, 503, "The broker does not answer", text)
-        return self.message_page(request, 404, "There is no such thing", str(error))
+            text = f"{error}. The page keeps running: reload it."
+            return self.message_page(request, 503, "The broker is not answering", text)
+        return self.message_page(request, 404, "Not found", str(error))
 
     async def on_crash(self, request: Request, error: Exception) -> Response:
-        text = f"{type(error).__name__}; the log says more."
-        return self.message_page(request, 500, "This page has a defect", text)
+        text = f"{type(error).__name__}; see the log."
+        return self.message_page(request, 500, "Internal error", text)
 
 
 def wants_json(request: Request) -> bool:

@@ -36,7 +36,7 @@ def parse_target(topology: Published, asked: Mapping[str, str]) -> TraceTarget:
         return target_of_root(topology, int(digits, 16))
     partition, offset = (whole_number(asked[name], name) for name in ("partition", "offset"))
     if not asked["topic"]:
-        raise UnknownRecord("which topic? give topic, partition and offset, or a root id")
+        raise UnknownRecord("no topic was named: give topic, partition and offset, or a root id")
     return target_of_record(topology, asked["topic"], partition, offset)
 
 

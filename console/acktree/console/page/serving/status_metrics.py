@@ -42,10 +42,10 @@ class StatusCollector(Collector):
 
 def _figures(fresh: Mapping[str, Status]) -> Iterator[Metric]:
     labels = ("role", "component")
-    processes = _gauge("processes", "Processes that have reported within 20 s", *labels)
+    processes = _gauge("processes", "Processes that reported within 20 s", *labels)
     expected = _gauge("processes_expected", "Processes that the topology needs at least", *labels)
-    lag = _gauge("lag_records", "Records that wait for the component, by committed offsets", *labels)
-    stuck = _gauge("stuck", "What acktree describe finds stuck, by kind", "kind")
+    lag = _gauge("lag_records", "Records waiting for the component, by committed offsets", *labels)
+    stuck = _gauge("stuck", "Problems that acktree describe reports as stuck, by kind", "kind")
     for topology, status in fresh.items():
         for each in needed_processes(status):
             for gauge, value in ((processes, each.running), (expected, each.needed), (lag, each.lag)):

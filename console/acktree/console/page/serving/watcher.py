@@ -68,7 +68,7 @@ class Watcher:
         self._taken_s = world.monotonic_s()
         self._status: Status | None = None
         self._published: Published | None = None
-        self._error: str | None = "the topology was not read yet"
+        self._error: str | None = "the topology has not been read yet"
         self._thread: world.Thread | None = None
 
     def start(self) -> None:

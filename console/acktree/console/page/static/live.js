@@ -52,7 +52,7 @@
     else if (isSelecting()) show("paused", `paused since ${since}: text is selected`);
     else show("live", "live");
     gone.hidden = !trouble;
-    if (trouble) gone.querySelector("b").textContent = `${trouble} What follows is of ${since}.`;
+    if (trouble) gone.querySelector("b").textContent = `${trouble} The data below is from ${since}.`;
     const login = gone.querySelector("a");
     login.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
     login.hidden = trouble !== LOGIN;

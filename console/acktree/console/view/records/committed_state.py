@@ -26,7 +26,7 @@ def is_done_in(reader: TreeReader, topic: str, slot: Slot, offset: int) -> bool 
 
     Why it is not known is a note of the reader.
     """
-    unknown = "whether the record is done is not known:"
+    unknown = "cannot tell whether the record is done:"
     try:
         place = next(iter(reader.cluster.partitions([topic])), None)
         if place is None:
@@ -34,7 +34,7 @@ def is_done_in(reader: TreeReader, topic: str, slot: Slot, offset: int) -> bool 
             return None
         newest = _newest(reader, place, SlotKey(slot.topic, slot.partition, slot.topic_id).encode())
         if reader.is_late:
-            reader.mark_incomplete(f"{unknown} {topic} was not read to its end in time")
+            reader.mark_incomplete(f"{unknown} {topic} could not be read to its end in time")
             return None
         state = None if newest is None else decode_slot_state(newest)
         return state is not None and (offset < state.frontier or offset in offsets_of(state.done))

@@ -217,7 +217,7 @@ def find_closing(cluster: Cluster, found: DeadLetter) -> str:
 def why_without_source(found: DeadLetter) -> str:
     """Return in words why a dead letter has no source record that could be traced or replayed."""
     if found.message_id is None:
-        return "does not say which source record it is, so it cannot be replayed"
+        return "does not name its source record, so it cannot be replayed"
     return (
         f"is message {found.message_id} of spout {found.spout}, which is fed by Python code, so there is no "
         "source record to trace or replay; give what acktree dead-letter show has to its source again"

@@ -129,7 +129,7 @@ def read_payload(cluster: Cluster, place: Place, offset: int, log: OffsetRange) 
     """
     name = f"{place[0]}/{place[1]}/{offset}"
     if offset < log.start:
-        return missing(f"{name} is gone: retention has removed everything below {log.start}")
+        return missing(f"{name} is gone: retention removed everything below {log.start}")
     if offset >= log.end:
         return missing(f"{name} is not written yet: the log ends before {log.end}")
     try:
@@ -138,8 +138,8 @@ def read_payload(cluster: Cluster, place: Place, offset: int, log: OffsetRange) 
         return missing(f"the payload is not shown: {error}")
     if record is None:
         return missing(
-            f"{name} holds no record: compaction has removed it, or it belongs to a transaction that is "
-            "open or aborted, or ends one"
+            f"{name} holds no record: compaction has removed it, or it belongs to an open or "
+            "aborted transaction, or is a transaction marker"
         )
     return payload_of(record, cluster.schemas)
 

@@ -138,10 +138,10 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
     state, notes = state_of(slot, offset, log, done, emissions, dead_letters), list(search.notes)
     if search.target.block > 1:
         notes.append(
-            f"up to {search.target.block} records share a root in their first emission: its tree is theirs"
+            f"up to {search.target.block} records share a root in their first emission: they share its tree"
         )
     if not emissions and state in ("done", "pending"):
-        notes.append("no emission is in the control topics: they keep records for control_retention_s only")
+        notes.append("no emission is in the control topics, which keep records only for control_retention_s")
     now_ms = world.wall_ms()
     begun = [emission.init.at.time_ms for emission in emissions if emission.init]
     return Trace(
@@ -208,11 +208,11 @@ def _source_log(search: Search) -> OffsetRange | None:
 def _source_payload(search: Search, log: OffsetRange | None) -> RecordPayload:
     cluster, slot = search.cluster, search.target.slot
     if not slot.topic:
-        return missing(f"spout {slot.spout} is fed by Python: its messages are in no source topic")
+        return missing(f"spout {slot.spout} is fed by Python: its messages are not in a source topic")
     if log is None:
         return missing(f"the payload is not shown: this user may not see {slot.topic}")
     if cluster.topic_id(slot.topic) != slot.topic_id:
-        return missing(f"topic {slot.topic} was deleted or created anew since: the record is gone")
+        return missing(f"topic {slot.topic} was deleted or recreated since: the record is gone")
     return read_payload(cluster, (slot.topic, slot.partition), search.target.offset, log)
 
 

@@ -263,7 +263,7 @@ def _explain(
         sentences.append(f"an open edge belongs to a tuple that was not found{why}")
     if not begun:
         sentences.append(
-            "no init was found: the stage has not sent it yet, died before it, or retention took it"
+            "no init was found: the stage has not sent it yet, died before it, or retention removed it"
         )
     text = "; ".join(sentences) or {"timed out": "its edges were not all consumed in time"}.get(
         state, "nothing is open"

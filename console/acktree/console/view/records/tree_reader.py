@@ -92,7 +92,7 @@ class TreeReader:
             yield batch
         if self.is_late:
             self.mark_incomplete(
-                f"the time was up while reading {', '.join(sorted({topic for topic, _ in spans}))}"
+                f"the time limit was reached while reading {', '.join(sorted({topic for topic, _ in spans}))}"
             )
 
     def spans(
@@ -184,7 +184,7 @@ class TreeReader:
         if not self.payloads:
             return None
         if self.shown >= MAX_PAYLOADS:
-            return missing(f"the payloads of {MAX_PAYLOADS} tuples of this trace are shown, and no more")
+            return missing(f"only the payloads of {MAX_PAYLOADS} tuples of this trace are shown")
         self.shown += 1
         return payload_of(record, self.cluster.schemas)
 

@@ -62,7 +62,7 @@ class Targets:
     def _refuse(self, topic: str | None) -> NoReturn:
         topics = [name for name in self._current if name is not None]
         if topic is None and topics:
-            raise WrongTopic(f"{self.component} emits to several topics, name one: {', '.join(topics)}")
+            raise WrongTopic(f"{self.component} emits to several topics; specify one of: {', '.join(topics)}")
         raise WrongTopic(
             f"{self.component} emits to {topic or 'a topic'}, but its emits in the topology are: "
             f"{', '.join(topics) or 'none'}"

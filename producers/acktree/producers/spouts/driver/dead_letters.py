@@ -65,7 +65,7 @@ class DeadLetterReader:
 
     def _without_record(self, record: ExhaustedRecord, message: Message) -> Letter:
         note = (
-            f"key, value and headers are left out, as topic {self._topic} does not take them; see the origin"
+            f"key, value and headers are left out: topic {self._topic} does not accept them; see the origin"
         )
         return None, None, self._headers(record, message, FailedValue(), note)
 

@@ -64,5 +64,5 @@ def _value(records: dict[int, Message] | str, offset: int, root: int) -> FailedV
     except MalformedRecord:
         roots = set()
     if root not in roots:
-        return FailedValue(None, "its topic holds another record there: it was created anew")
+        return FailedValue(None, "its topic was recreated and holds another record there")
     return FailedValue.of(record.value())

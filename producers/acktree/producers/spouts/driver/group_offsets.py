@@ -70,7 +70,7 @@ class GroupOffsets:
             if seal is not None and term is not None and seal.term > term:
                 raise ZombieDriver(
                     f"a newer driver (term {seal.term}, this one has {term}) commits for "
-                    f"group {self._group}; only one driver may run per spout, this one stops"
+                    f"group {self._group}; only one driver may run per spout; this one stops"
                 )
             found[source.slot] = CommittedOffset(partition.offset, seal)
         return found

@@ -52,9 +52,9 @@ class OffsetResets:
     def is_obeyed(self, source: SourceSlot, offset: int, frontier: int) -> bool:
         """Return whether an offset is obeyed where all below ``frontier`` is done, and log it."""
         is_obeyed = offset <= frontier or self._options.allow_skip
-        text = "group %s: somebody has set the offset of %s/%d from %d to %d"
+        text = "group %s: the offset of %s/%d was set from %d to %d"
         if not is_obeyed:
-            text += ": not obeyed, since that skips records which are not done; with allowSkip=true it is"
+            text += ": ignored, as it would skip records that are not done; to allow it, set allowSkip=true"
         place = self._options.group, source.topic, source.partition, frontier, offset
         log.warning(text, *place, extra={"action": "offset_reset"})
         return is_obeyed

@@ -96,7 +96,8 @@ def _read_from(consumer: Consumer, place: TopicPartition, bootstrap: str, timeou
         elif not error.retriable():
             raise as_clear_error(error, bootstrap)
     raise BrokerUnreachable(
-        f"{place.topic}/{place.partition}/{place.offset} could not be read in time, or the log ends before it"
+        f"{place.topic}/{place.partition}/{place.offset} could not be read in time, or lies beyond the end "
+        "of the log"
     )
 
 

@@ -15,7 +15,7 @@ from acktree.wire.state_records import SlotKey, SpoutState, StateStart, TaskPosi
 
 
 class TakenOver(ZombieDriver):
-    """A driver of all tasks has taken the spout over from the processes of its single tasks."""
+    """A driver of all tasks has taken over the spout from the processes of its single tasks."""
 
 
 class Owners:
@@ -44,7 +44,7 @@ class Owners:
         if self._task is not None and states.starts.get(None) != driver_before:
             raise TakenOver(
                 f"a driver of all tasks, in Spark, has run spout {self._spout} since this process began: "
-                "only one of the two may run it, this process stops"
+                "only one of the two may run it; this process stops"
             )
         return [
             self.id_of(owner)

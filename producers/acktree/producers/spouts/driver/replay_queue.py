@@ -73,7 +73,7 @@ class ReplayQueue:
         if ledger is None:
             if self._hand_on(order.command):
                 return True
-            log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
+            log.warning("ignoring a replay command for slot %d: no task reads it", order.command.slot)
             return True
         ledger.end_command()
         live = LiveReplay.of(order.task, order.position, run, order.command.spans, ledger.next_offset)

@@ -311,8 +311,8 @@ class SpoutCommits:
             return
         if batch.number != self._given:
             raise BatchNotLogged(
-                f"Spark was given batch {self._given} of group {self._group}, and goes on behind batch "
-                f"{batch.number}: it has not logged what it was given. Start the query again"
+                f"Spark was given batch {self._given} of group {self._group}, but continued after batch "
+                f"{batch.number}: it did not log the batch it was given. Restart the query"
             )
         self._given = None
         self.confirm(batch)

@@ -446,7 +446,7 @@ class SpoutDriver:
         except GroupInUse as error:
             self._reporter.last_error.failed(str(error))
             if not self._is_group_in_use:
-                log.warning("nothing is emitted: %s", error, extra={"action": "commit_refused"})
+                log.warning("emitting nothing: %s", error, extra={"action": "commit_refused"})
                 self._is_group_in_use = True
             return False
         return True

@@ -116,7 +116,9 @@ class SpoutSources:
         """
         latest, spout = self._registry.history.latest, self._options.spout
         if self._options.task is not None and latest.spout_tasks[spout] != self.topology.spout_tasks[spout]:
-            raise TasksDealtAnew(f"spout {spout} has other tasks since version {latest.version}")
+            raise TasksDealtAnew(
+                f"spout {spout} distributes its tasks differently since version {latest.version}"
+            )
         self.topics, self.topology = topics, latest
         block = self._options.block_of(self.topology.spouts[self._options.spout])
         if new := set(self._options.tasks_of(self.topology)) - set(self._commits.positions):

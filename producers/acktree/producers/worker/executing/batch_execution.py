@@ -94,7 +94,7 @@ class BatchExecution(SyncExecution):
         if error is not None and len(batch) > 1 and self._may_split(error):
             lines = self._collector.lines
             if not lines.counts(kind := ("batch", type(error), place_of(error))):
-                text = f"a batch of {len(batch)} failed and is executed again in halves: {reason_of(error)}"
+                text = f"a batch of {len(batch)} failed, executing it again in halves: {reason_of(error)}"
                 lines.write_first(kind, logging.WARNING, text, {"action": "batch_split"}, exc_info=error)
             self._take_in_hand(batch)
             execute_in_halves(

@@ -100,7 +100,7 @@ def find_never_retried(bolt: AnyBolt, table: BoltTable, name: str) -> tuple[type
         try:
             made = load_callable(f"{module}:{attribute}", "MODULE.NAME", "builtins.ValueError", BadHandler)
         except BadHandler as error:
-            raise BadHandler(f"{key}: {place!r} is not there: {error}") from error
+            raise BadHandler(f"{key}: {place!r} was not found: {error}") from error
         if not _is_exception(made):
             raise BadHandler(f"{key}: {place!r} is {made!r}, not an exception class")
         found.append(made)
@@ -121,7 +121,7 @@ def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str
         return name
     existing = ", ".join(latest.bolts) or "none"
     if not name:
-        raise UnknownComponent(f"topology {latest.name} has several bolts, name one by --bolt: {existing}")
+        raise UnknownComponent(f"topology {latest.name} has several bolts, name one with --bolt: {existing}")
     raise UnknownComponent(f"topology {latest.name} has no bolt {name!r}; it has: {existing}")
 
 

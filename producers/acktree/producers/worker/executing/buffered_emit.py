@@ -67,9 +67,11 @@ class BufferedEmit(Emit):
 
     def _check(self) -> None:
         if self.current is None:
-            raise EmitAfterAck(f"cannot emit for {self.tuple!r}: its execute has ended; await what emits")
+            raise EmitAfterAck(
+                f"cannot emit for {self.tuple!r}: its execute has ended; await everything that emits"
+            )
         if world.thread_id() != self.thread:
             raise WrongThread(
                 f"cannot emit for {self.tuple!r} in thread {world.thread_name()!r}: an AsyncBolt "
-                "emits on its event loop only; let the thread return what to emit"
+                "may emit only on its event loop; let the thread return the values to emit"
             )

@@ -207,7 +207,7 @@ class ThreadedExecution(Execution):
         if is_known:
             return False
         executing = self.executing()
-        text = "%s has not returned within finish_timeout_s = %g: it is read again by the next worker"
+        text = "%s did not return within finish_timeout_s = %g: the next worker reads it again"
         about = named(tuples_of(executing)[0]) if executing is not None else "the bolt"
         log.warning(text, about, self._inner.finish_timeout_s, extra={"action": "left_behind"})
         return False

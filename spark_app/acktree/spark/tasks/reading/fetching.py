@@ -150,7 +150,9 @@ class Fetching:
         beside = self.consumer.consume(1, 0)
         of_client = [each for each in _errors(beside) if each[0].code() not in _OF_A_PARTITION]
         if any(message.error() is None for message in beside):
-            raise RecordOutOfQueue(f"a record of {place} came by another way; it would be taken for absent")
+            raise RecordOutOfQueue(
+                f"a record of {place} arrived outside its queue; it would be counted as absent"
+            )
         return Fetched(
             taken.offsets,
             _binary(taken.keys),
@@ -244,7 +246,7 @@ def _headers_of(message: Message) -> list[Any] | None:
         return read_headers(message) or None
     except MalformedRecord as error:
         place = f"{message.topic()}/{message.partition()}/{message.offset()}"
-        log.warning("%s goes without headers: %s", place, error, extra={"action": "headers_unread"})
+        log.warning("dropping the headers of %s: %s", place, error, extra={"action": "headers_unread"})
         return None
 
 

@@ -61,8 +61,8 @@ def write_declared(batches: Iterator[pa.RecordBatch], options: SourceOptions) ->
 def _write_nothing(batches: Iterator[pa.RecordBatch]) -> int:
     if any(len(batch) for batch in batches):
         raise RowsOfNothing(
-            "a task that had no records to read was given rows: with plan=narrow a function may make rows of "
-            f"records only, none for a task as such; or {DECLARED_WRONGLY}"
+            "a task that had no records to read was given rows: with plan=narrow a function may make rows "
+            f"only from records; or {DECLARED_WRONGLY}"
         )
     return 0
 

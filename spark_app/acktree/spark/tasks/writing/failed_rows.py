@@ -31,7 +31,7 @@ def failures_of(rows: pa.RecordBatch, rules: RetryRules) -> list[RootFailure]:
     failures = [_failure(rules, *of_row) for of_row in said]
     misused = [failure for failure, is_misuse in failures if is_misuse]
     if misused:
-        text = "%d rows fail plainly, because their column retry or retry_after_s is wrong; the first: %s"
+        text = "%d rows fail as usual, because column retry or retry_after_s is invalid; the first: %s"
         log.warning(text, len(misused), misused[0].reason, extra={"action": "misuse"})
     return [failure for failure, _ in failures]
 

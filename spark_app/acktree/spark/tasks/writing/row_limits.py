@@ -35,8 +35,8 @@ class RowLimit:
         sizes = _payload_bytes(batch)
         for row in np.flatnonzero(sizes > self.payload_bytes).tolist():
             refused[row] = TooLarge(
-                f"a record of {sizes[row]} bytes is too large for topic {self.topic}, which takes "
-                f"{self.payload_bytes} by its max.message.bytes"
+                f"a record of {sizes[row]} bytes is too large for topic {self.topic}, whose "
+                f"max.message.bytes allows {self.payload_bytes}"
             )
         if self.is_compacted:
             for row in range(len(batch)) if "key" not in batch.schema.names else _nulls(batch.column("key")):
@@ -49,7 +49,7 @@ class RowLimit:
 
     def _missing_key(self) -> MissingKey:
         return MissingKey(
-            f"a record without a key is refused by topic {self.topic}, which is compacted; give it one"
+            f"a record without a key is rejected by topic {self.topic}, which is compacted; give it one"
         )
 
 

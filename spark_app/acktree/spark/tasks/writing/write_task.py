@@ -215,7 +215,7 @@ def _fold_with_inputs(
     own = fold(own_values(inputs, plan.own_hashes))
     folded_all = fold([*own, *updates])
     if _roots_in(folded_all) > _roots_in(own):
-        raise NotNarrow("a row of this task has a root that was read by another one")
+        raise NotNarrow("a row of this task has a root that was read by another task")
     return folded_all
 
 

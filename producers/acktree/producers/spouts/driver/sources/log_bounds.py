@@ -41,8 +41,8 @@ def check_offsets(batch: PlannedBatch) -> None:
             raise OffsetTooLarge(
                 f"{topic}/{partition} has reached offset {end - 1}, but a root id holds offsets to "
                 f"{MAX_OFFSET} only (40 bits): an acker could not tell its records from older ones. Let the "
-                "producers write to a new topic, name it in the topology, and take this partition's rest "
-                "with complete=batch, which needs no root ids"
+                "producers write to a new topic, name it in the topology, and process the rest of this "
+                "partition with complete=batch, which needs no root ids"
             )
 
 

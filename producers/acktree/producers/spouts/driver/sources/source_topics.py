@@ -48,7 +48,7 @@ class TopicEnds:
             if topic not in names:
                 text = (
                     f"topic {topic!r}, which {self._component} reads, does not exist; if it was deleted, "
-                    "what was not done of it is lost: create it, or take it out of the topology"
+                    "the records of it that were not done are lost: create it, or remove it from the topology"
                 )
                 refuse_missing(self._admin, self._bootstrap, topic, text)
 
@@ -82,8 +82,8 @@ class TopicEnds:
                     places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
                     raise VanishedPartition(
                         f"of {places}, which {self._component} reads, a partition is gone: its topic was "
-                        "deleted and recreated with fewer; what was not done of the old one is lost. "
-                        "Start again to read the new one"
+                        "deleted and recreated with fewer; records of the old one that were not done are "
+                        "lost. Start again to read the new one"
                     ) from error
                 raise
         return {source.slot: found[source.topic, source.partition] for source in sources}
