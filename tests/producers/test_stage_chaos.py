@@ -205,7 +205,9 @@ class ChaosRun:
         committed = self.offsets.committed()
         partition = self.draw.choice([each for each in range(PARTITIONS) if committed[each] > 1_000])
         done, target = committed[partition], committed[partition] - self.draw.randint(200, 900)
-        said = re.compile(rf"the offset of {self.name}\.lines/{partition} was set from \d+ to {target}$", re.M)
+        said = re.compile(
+            rf"the offset of {self.name}\.lines/{partition} was set from \d+ to {target}$", re.M
+        )
         place = TopicPartition(f"{self.name}.lines", partition, target)
         request = ConsumerGroupTopicPartitions(f"{self.name}.split", [place])
         while True:
