@@ -157,7 +157,7 @@ def test_one_of_two_processes_that_start_at_once_stops(
     with pytest.raises(ZombieDriver, match=rf"{cluster.name}\.s\.0.*this one stops"):
         start(cluster)
     assert made[0].state.run == 1
-    made[0]._commit(10.0)
+    made[0]._commit(10.0, 0)
 
 
 @pytest.mark.parametrize("method", ["committed", "commit"])

@@ -155,8 +155,8 @@ DEFECTS = (
     Defect(
         "commit no message numbers ahead of their use",
         f"{WORKER}/spouts/task_commits.py",
-        "state = self.state._replace(sequence=end, next_offset=self.next_offset)",
-        "state = self.state._replace(sequence=self.sequences.next, next_offset=self.next_offset)",
+        "state = self.state._replace(sequence=end, next_offset=next_offset)",
+        "state = self.state._replace(sequence=self.sequences.next, next_offset=next_offset)",
     ),
     Defect(
         "send half of what belongs together",

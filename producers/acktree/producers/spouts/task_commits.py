@@ -113,9 +113,9 @@ class TaskCommits:
         """How far the result topic is read."""
         self._consumer = make_consumer(consumer_settings(bootstrap, self._group, user))
         retry_until_ready(partial(_wait_for_group, self._consumer, self._result_topic, bootstrap))
-        retry_until_ready(self._show)
+        retry_until_ready(partial(self._show, self.next_offset))
         self.sequences = Sequences(self.state.sequence, self._reserve)
-        self.sequences.extend(self._commit(COMMIT_TIMEOUT_S))
+        self.sequences.extend(self._commit(COMMIT_TIMEOUT_S, self.next_offset))
         self._running: BackgroundCall[int] | None = None
         self._next_s = world.monotonic_s() + COMMIT_INTERVAL_S
 
@@ -157,23 +157,24 @@ class TaskCommits:
 
         Changes nothing here: it runs beside the loop.
         """
-        end = self._commit(math.inf)
+        next_offset = self.next_offset  # the loop goes on meanwhile, and what is shown must be durable
+        end = self._commit(math.inf, next_offset)
         try:
-            self._show()
+            self._show(next_offset)
         except AcktreeError as error:
             if not was_transient(error):
                 raise
             log_retry(log, "position not shown in the group: %s", error, action="position_not_shown")
         return end
 
-    def _commit(self, timeout_s: float) -> int:
+    def _commit(self, timeout_s: float, next_offset: int) -> int:
         end = min(self.sequences.next + SEQUENCES, MAX_OFFSET + 1)
-        state = self.state._replace(sequence=end, next_offset=self.next_offset)
+        state = self.state._replace(sequence=end, next_offset=next_offset)
         self._topic.commit({self._key: encode_task_state(state)}, timeout_s=timeout_s)
         return end
 
-    def _show(self) -> None:
-        place = TopicPartition(self._result_topic, 0, self.next_offset)
+    def _show(self, next_offset: int) -> None:
+        place = TopicPartition(self._result_topic, 0, next_offset)
         commit_offsets(self._consumer, [place], self._group, self._bootstrap)
 
     def close(self) -> None:
