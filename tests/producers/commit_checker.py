@@ -54,7 +54,7 @@ class WordLog:
         self._consumer = make_consumer(settings)
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         self._next = [0] * PARTITIONS
-        self.counts = np.zeros((LINES, ROOM), np.int8)
+        self.counts = np.zeros((LINES, ROOM), np.int32)
         self.written: list[tuple[int, int]] = []
         """Of each record the word and its time."""
 
@@ -82,7 +82,7 @@ class CommitChecker:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.copies = WordLog(bootstrap, f"{name}.copies")
-        self.needed = EXPECTED.astype(np.int8)
+        self.needed = EXPECTED.astype(np.int32)
         """How many copies of each word there are once its line is committed; replaced, never changed."""
         self.looks, self.error = 0, ""
         self._offsets, self._ended = OffsetReader(bootstrap, name), threading.Event()

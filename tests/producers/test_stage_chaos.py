@@ -39,6 +39,8 @@ from producers.commit_checker import (
 )
 
 TASKS, FEWER_TASKS, MAX_PENDING = 4, 3, 4_000
+MOST_REWINDS = 10
+"""So often a stage at work may overwrite an offset between its look at the group and its commit."""
 FREEZE_S = 9.0
 """Longer than the session of a stage and of an exactly-once worker, which is 6 s."""
 COMMANDS = {
@@ -210,7 +212,7 @@ class ChaosRun:
         )
         place = TopicPartition(f"{self.name}.lines", partition, target)
         request = ConsumerGroupTopicPartitions(f"{self.name}.split", [place])
-        while True:
+        for _ in range(MOST_REWINDS):
             asked_ms = now_ms()
             self._admin.alter_consumer_group_offsets([request])[request.group_id].result(DEADLINE_S)
             while self.offsets.committed()[partition] == target:
@@ -218,6 +220,8 @@ class ChaosRun:
             if any(said.search(log.read_text()) for log in self._folder.glob("split-*.log")):
                 break
             print(f"a stage has overwritten the offset {target} of {partition}")
+        else:
+            pytest.fail(f"no stage has said that it obeys the offset {target} of {partition}")
         self.causes.append(Cause(True, partition, target, asked_ms, now_ms()))
         self.checker.need_again(slice(partition * EACH + target, partition * EACH + done))
 
