@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from acktree.core.topology.registry import Published
 from acktree.producers.collecting.batch import BatchCollector
-from acktree.producers.collecting.collector import Collector, UserHeaders
-from acktree.producers.columns import Child
+from acktree.producers.collecting.collector import ChildFields, Collector, UserHeaders
 from acktree.producers.errors import NotInHand
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Tuple
@@ -51,18 +50,17 @@ class Emit:
             NotInHand: called outside ``execute``.
             WrongTopic, NotSerializable, ReservedHeader, WrongThread: see there.
         """
+        self.many(((value, topic, key, headers, timestamp_ms),))
+
+    def many(self, children: Sequence[ChildFields]) -> None:
+        """Emit children in one call, none of them if one is refused. Raises what a call for one raises."""
         if self.current is None:
             misuse = NotInHand(
                 "a BasicBolt can emit only while it executes a tuple; to emit later, subclass Bolt"
             )
             self._collector.faults.refuse_call(misuse)
         else:
-            self._collector.emit_one(self.current, value, topic, key, headers, timestamp_ms)
-
-    def many(self, children: Sequence[Child]) -> None:
-        """Emit the children that a function returned; none of them if one is refused."""
-        assert self.current is not None, "only a function's own execute calls this"
-        self._collector.emit_children(self.current, children)
+            self._collector.emit_children(self.current, children)
 
     def reset_timeout(self) -> None:
         """Restart the message timeout of the tuple's source records. Raises NotInHand."""

@@ -112,7 +112,7 @@ class BatchCollector:
         ):
             for tup, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
                 self._held.parents = (tup,)
-                collector.emit_one(tup, value, topic, key, headers)
+                collector.emit_children(tup, ((value, topic, key, headers, None),))
             self._send_if_full()
             return
         children = np.frombuffer(b"".join(parents), ANCHOR).copy()
@@ -174,7 +174,7 @@ class BatchCollector:
         if len(anchors) != count or (keys is not None and len(keys) != count):
             raise UnevenBatch(
                 f"{count} values, {len(anchors)} anchors, {count if keys is None else len(keys)} keys: "
-                "give equally many of each"
+                "their lengths must be equal"
             )
         if headers is not None:
             check_headers(headers)

@@ -12,9 +12,6 @@ from acktree.producers.collecting.counters import Counters
 from acktree.producers.collecting.repeated_lines import RepeatedLines
 from acktree.producers.collecting.traces import about, named
 from acktree.producers.columns import (
-    NO_TIMESTAMP,
-    Pairs,
-    Payload,
     Produce,
     ProduceRows,
     Rows,
@@ -41,45 +38,18 @@ class ChildOutput:
         self._counters, self._lines = counters, lines
         self._fatal_error: Exception | None = None
 
-    def write(
-        self,
-        parents: tuple[Tuple, ...],
-        topic: str,
-        value: Payload,
-        key: Payload,
-        headers: Pairs | None,
-        timestamp_ms: int | None,
-    ) -> bool:
-        """Produce a child; return whether its topic accepts it."""
-        call = topic, value, key, headers, timestamp_ms or NO_TIMESTAMP
-        if self.held is not None:
-            self.held.append(call)
-            self._counters.emitted += 1
-            return True
-        try:
-            self.produce(*call)
-        except Unwritable as error:
-            self.record_unwritable(parents, error)
-            return False
-        except Exception as error:
-            self.raise_fatal(error)
-        self._counters.emitted += 1
-        return True
-
-    def write_all(self, parents: tuple[Tuple, ...], calls: Sequence[ProduceCall]) -> None:
-        """Produce children, or hold them."""
-        if self.held is not None:
+    def write(self, parents: tuple[Tuple, ...], calls: Sequence[ProduceCall]) -> None:
+        """Count children as emitted, and produce or hold them."""
+        self._counters.emitted += len(calls)
+        if self.held is None:
+            self.write_counted(self.produce, parents, calls)
+        else:
             self.held += calls
-            self._counters.emitted += len(calls)
-            return
-        for call in calls:
-            self.write(parents, *call)
 
-    def write_held(
-        self, parents: tuple[Tuple, ...], calls: Iterable[ProduceCall], produce: Produce | None = None
+    def write_counted(
+        self, produce: Produce, parents: tuple[Tuple, ...], calls: Iterable[ProduceCall]
     ) -> None:
-        """Produce what was held instead, and counted as emitted."""
-        produce = produce or self.produce
+        """Produce children; one that its topic never accepts is no longer counted, and fails its parents."""
         for call in calls:
             try:
                 produce(*call)

@@ -14,7 +14,7 @@ from typing import Any
 
 from acktree.core import world
 from acktree.core.topology.registry import History
-from acktree.producers.collecting.arithmetic.ack_sums import HEAD_BYTES, AckSums
+from acktree.producers.collecting.arithmetic.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.collecting.arithmetic.edge_pool import EdgePool
 from acktree.producers.collecting.arithmetic.origins import Origins
 from acktree.producers.collecting.arithmetic.packing import AckPacker
@@ -114,7 +114,7 @@ class Collector:
     ) -> None:
         """Emit a child of several tuples, of one or of none."""
         if len(parents) == 1:
-            self.emit_one(parents[0], value, topic, key, headers, timestamp_ms)
+            self.emit_children(parents[0], ((value, topic, key, headers, timestamp_ms),))
             return
         try:
             self._emit_joined(parents, value, topic, key, headers, timestamp_ms)
@@ -160,23 +160,11 @@ class Collector:
         if self.hands_on_traces:
             headers = handed_on(self._bolt, parents, headers)
         written = [*(headers or ()), (HEADER, header)] if header else list(headers or ()) or None
-        is_written = self.children.write(parents, target.topic, value, key, written, timestamp_ms)
-        if is_written and target.hashes:
+        self.children.write(parents, [(target.topic, value, key, written, timestamp_ms or NO_TIMESTAMP)])
+        if target.hashes:
             for child, owners in zip(children, holders.values(), strict=True):
                 child_value = emitted_value(child.edge, target.hashes)
                 self.sums.split_value(child, child_value, list(owners), self._take_edge)
-
-    def emit_one(
-        self,
-        parent: Tuple,
-        value: Any,
-        topic: str | None,
-        key: bytes | str | None,
-        headers: UserHeaders | None,
-        timestamp_ms: int | None = None,
-    ) -> None:
-        """Emit a child of one tuple; the fast path of ``emit``."""
-        self.emit_children(parent, ((value, topic, key, headers, timestamp_ms),))
 
     def emit_children(self, parent: Tuple, children: Iterable[ChildFields]) -> None:
         """Emit children of one tuple, as ``emit`` does with each; none of them if one is refused."""
@@ -227,11 +215,8 @@ class Collector:
                 if target.hashes:
                     deferred.append((target.acked_children, child))
             calls.append((target.topic, value, key, written, timestamp_ms))
-        self.children.write_all((parent,), calls)
-        if parent._deferred is None:
-            parent._deferred = deferred
-        else:
-            parent._deferred += deferred
+        self.children.write((parent,), calls)
+        defer_to_ack(parent, deferred)
 
     def _is_mine(self, parent: Tuple) -> bool:
         """Return whether a tuple is in hand; refuse to emit for it if the bolt has no right to."""

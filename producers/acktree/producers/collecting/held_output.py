@@ -49,7 +49,7 @@ class TupleOutput:
         """Produce what is held of a tuple, which fails if some of it can never be written."""
         if held := self._children.held:
             self._children.held = []
-            self._children.write_held((tup,), held)
+            self._children.write_counted(self._children.produce, (tup,), held)
 
     def discard(self) -> None:
         """Forget what is held."""
@@ -104,7 +104,7 @@ class HeldOutput:
                 continue
             parents, value, topic, key, headers, timestamp_ms = child
             call = (topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
-            self._children.write_held(parents, (call,), self._produce)
+            self._children.write_counted(self._produce, parents, (call,))
 
     def discard(self, *, was_sent: bool = False) -> None:
         """Forget what is held; unless some of it was sent, nothing was emitted."""

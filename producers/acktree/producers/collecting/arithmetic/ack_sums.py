@@ -65,16 +65,16 @@ class AckSums:
         for parent in parents[:-1]:
             part = int.from_bytes(take_edge(), "little")
             value ^= part
-            defer_to_ack(parent, self.parts, _anchor_bytes(child, part))
-        defer_to_ack(parents[-1], self.parts, _anchor_bytes(child, value))
+            defer_to_ack(parent, [(self.parts, _anchor_bytes(child, part))])
+        defer_to_ack(parents[-1], [(self.parts, _anchor_bytes(child, value))])
 
 
-def defer_to_ack(parent: Tuple, buffer: list[bytes], child: bytes) -> None:
-    """Add a child's anchor to ``buffer`` when its parent is acked."""
+def defer_to_ack(parent: Tuple, children: list[tuple[list[bytes], bytes]]) -> None:
+    """Add the anchors of children to their buffers when the parent is acked."""
     if parent._deferred is None:
-        parent._deferred = [(buffer, child)]
+        parent._deferred = children
     else:
-        parent._deferred.append((buffer, child))
+        parent._deferred += children
 
 
 def _unpack(packed: list[bytes]) -> AnchorArray:

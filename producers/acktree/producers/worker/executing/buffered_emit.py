@@ -9,10 +9,9 @@ from typing import Any
 
 from acktree.core import world
 from acktree.producers.bolt import Emit
-from acktree.producers.collecting.collector import Collector, UserHeaders
+from acktree.producers.collecting.collector import ChildFields, Collector, UserHeaders
 from acktree.producers.collecting.held_output import CHILD_BYTES, HeldChild
 from acktree.producers.collecting.payloads import check_headers, check_payload
-from acktree.producers.columns import Child
 from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread
 from acktree.producers.tuples import Tuple
 
@@ -52,7 +51,7 @@ class BufferedEmit(Emit):
         self.children.append(child)
         self.held_bytes += CHILD_BYTES + len(value or b"")
 
-    def many(self, children: Sequence[Child]) -> None:
+    def many(self, children: Sequence[ChildFields]) -> None:
         """Emit the children that a function returned."""
         for value, topic, key, headers, timestamp_ms in children:
             self(value, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
