@@ -35,7 +35,7 @@ class ClosePlan:
         return [
             f"spout {spout} of topology {self.topology}: its breaker is {found.state}"
             + (
-                f" ({found.text}); closing it lets the spout emit everything again"
+                f" ({found.text}); closing it lets the spout emit new records and replays again"
                 if found.state == "open"
                 else ""
             )
