@@ -96,20 +96,21 @@ def test_a_line_without_words_is_done() -> None:
         assert t.values("words") == []
 
 
-def test_a_stage_with_nothing_to_do_waits_for_a_broker_that_is_away() -> None:
+@pytest.mark.parametrize("away_s", [30.0, 200.0])
+def test_a_stage_with_nothing_to_do_waits_for_a_broker_that_is_away(away_s: float) -> None:
     with running(split) as t:
         t.send("lines", "a")
         t.run_until_done()
         process = t.service("split").process
-        t.broker_away(30.0)
-        t.run_for(40.0)
+        t.broker_away(away_s)
+        t.run_for(away_s + 10)
         assert t.service("split").process is process
         t.send("lines", "b")
         t.run_until_done()
         assert t.values("words") == ["a", "b"]
 
 
-@pytest.mark.parametrize("away_s", [8.0, 16.0, 30.0, 50.0])
+@pytest.mark.parametrize("away_s", [8.0, 16.0, 30.0, 50.0, 200.0])
 @pytest.mark.parametrize("when_s", [0.001, 0.004, 0.008, 0.012, 0.016, 0.02])
 def test_a_stage_at_work_waits_for_a_broker_that_is_away(when_s: float, away_s: float) -> None:
     with running(split) as t:
@@ -124,6 +125,24 @@ def test_a_stage_at_work_waits_for_a_broker_that_is_away(when_s: float, away_s: 
         t.run_until_done()
         assert t.service("split").process is process
         assert t.values("words").count("line") == 100
+
+
+@pytest.mark.parametrize("when_s", [0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0])
+def test_a_task_that_a_running_process_begins_waits_for_a_broker_that_is_away(when_s: float) -> None:
+    with running(split) as t:
+        t.send("lines", "a")
+        t.run_until_done()
+        process = t.service("split").process
+        newer = parse_topology(TEXT.replace("max_attempts = 3", "max_attempts = 3\ntasks = 2"))
+        t._as_operator(lambda: apply_topology("simulated", newer, {}))
+        t.run_for(when_s)
+        t.broker_away(30.0)
+        for number in range(20):
+            t.send("lines", str(number))
+        t.run_for(60.0)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert sorted(t.values("words")) == sorted(["a", *map(str, range(20))])
 
 
 @pytest.mark.parametrize("name", ["split", "count", "acker"])

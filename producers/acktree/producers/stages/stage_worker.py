@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
-from acktree.core.kafka.errors import as_clear_error, is_forbidden
+from acktree.core.kafka.errors import as_clear_error, is_forbidden, was_transient
+from acktree.core.kafka.outages import log_retry
 from acktree.core.kafka.settings import Settings, is_kip_848
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stats import Report
@@ -35,8 +36,8 @@ from acktree.wire.state_records import StateStart
 POLL_S = 0.1
 REVOKE_S = 30.0
 """How long a task that moves may take to finish what is executed; then its next process fences it."""
-ASK_GROUP_S = 1.0
-"""How often a process asks the group whether it still has a task that somebody has fenced."""
+RETRY_S = 1.0
+"""How often a process tries to begin a task again that was fenced, or for which the broker was away."""
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 """Moves only what must move; ``range`` would give all tasks to one member, as each has a topic of its own."""
 
@@ -166,7 +167,7 @@ class StageWorker:
         """Of the tasks that are assigned."""
         self._leaving: list[TaskThread] = []
         self._is_joined = self._is_ready = self._stopping = False
-        self._ask_at_s: dict[int, float] = {}
+        self._retry_at_s: dict[int, float] = {}
         self._driver_before: StateStart | None = None
         self._checked: StageTask | None = self._make_task(self._tasks[0], bolt)
         """Made to find what is wrong before anything runs, and to read who runs the spout."""
@@ -289,31 +290,46 @@ class StageWorker:
             self._subscribe()
 
     def _watch_threads(self) -> None:
-        """Begin tasks again that a newer version of the topology has ended, or a process that lost them."""
+        """Begin tasks again that have ended without the process.
+
+        A newer version of the topology has ended them, a process that lost them, or a broker that was away:
+        that ends a process only before it is ready.
+        """
         for thread in [each for each in self._leaving if each.has_ended]:
             self._leaving.remove(thread)
-            _raise_if_not_fenced(thread)
+            self._raise_if_final(thread)
             del thread
             gc.collect()
         for task, thread in [*self._threads.items()]:
             if not thread.has_ended:
                 continue
-            _raise_if_not_fenced(thread)
-            if task in self._tasks and (thread.error is None or self._still_has(task)):
+            self._raise_if_final(thread)
+            if task in self._tasks and (thread.error is None or self._may_retry(task, thread.error)):
                 self._start(task)
                 gc.collect()  # clients that are in cycles, with their connections
         if self._is_joined and not self._is_ready and all(each.is_ready for each in self._threads.values()):
             self._is_ready = True
             self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
 
+    def _raise_if_final(self, thread: TaskThread) -> None:
+        if not (self._is_ready and thread.error is not None and was_transient(thread.error)):
+            _raise_if_not_fenced(thread)
+
+    def _may_retry(self, task: int, error: BaseException) -> bool:
+        """Return whether to begin a task now that ``error`` has ended; asked again and again."""
+        if world.monotonic_s() < self._retry_at_s.get(task, 0.0):
+            return False
+        self._retry_at_s[task] = world.monotonic_s() + RETRY_S
+        if was_transient(error):
+            log_retry(log, "task %d of spout %s is started again: %s", task, self.name, error, action="task_retry")
+            return True
+        return self._still_has(task)
+
     def _still_has(self, task: int) -> bool:
         """Return whether this process is still a member: then it has what was assigned and not revoked.
 
-        Asked now and then, by a commit, which the group accepts from members of its generation alone.
+        By a commit, which the group accepts from members of its generation alone.
         """
-        if world.monotonic_s() < self._ask_at_s.get(task, 0.0):
-            return False
-        self._ask_at_s[task] = world.monotonic_s() + ASK_GROUP_S
         place = TopicPartition(self._topic_of(task), 0, 0)
         until_s = world.monotonic_s() + BROKER_TIMEOUT_S
         try:

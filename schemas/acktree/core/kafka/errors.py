@@ -129,8 +129,10 @@ def is_forbidden(error: Any) -> bool:
 
 
 def was_transient(error: BaseException) -> bool:
-    """Return whether an acktree error was caused by a broker that is away or not ready yet."""
+    """Return whether an acktree error means only that the broker is away or not ready yet."""
     cause = error.__cause__
+    if isinstance(error, BrokerUnreachable):
+        return True
     if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
         return False
     return is_transient(cause.args[0])
