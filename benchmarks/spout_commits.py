@@ -3,7 +3,7 @@
     python benchmarks/spout_commits.py
 
 Every second record is done: so each partition has a gap behind each of them. A commit has changed all
-partitions. Invariant: what is timed is the driver's own call, on a real broker.
+partitions; its bytes are those of the broker's logs, markers included. Invariant: what is timed is the driver's own call, on a real broker.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=20)
     asked = parser.parse_args()
     with cluster(asked) as kafka:
-        table = Table("partitions", "commit, ms", "CPU ms", "start, ms", "gaps")
+        table = Table("partitions", "commit, ms", "CPU ms", "KB", "start, ms", "gaps")
         for partitions in map(int, asked.partitions.split(",")):
             table.row(*measure(kafka, partitions, asked.records, asked.commits))
 
@@ -52,17 +52,23 @@ def measure(kafka: Cluster, partitions: int, records: int, commits: int) -> tupl
         took: list[Spent] = []
         with _driver(kafka.bootstrap, name) as (driver, _):
             run = _emit_all(driver, each * partitions)
-            steps = np.array_split(np.arange(1, each, 2), commits)
+            steps, written = np.array_split(np.arange(1, each, 2), commits), _written_bytes(kafka, name)
             for offsets in steps:
                 acked = [root_ids(slot, generation_of(run, 0), offsets) for slot in range(partitions)]
                 _finish(driver, np.concatenate(acked))
                 before = this_process()
                 driver.commits.commit()
                 took.append(this_process().since(before))
+            commit_kb = (_written_bytes(kafka, name) - written) / 1000 / len(steps)
         with _driver(kafka.bootstrap, name) as (_, start):
             pass
     commit_ms, cpu_ms = (1000 * median(getattr(one, of) for one in took) for of in ("wall_s", "cpu_s"))
-    return str(partitions), commit_ms, cpu_ms, 1000 * start.wall_s, len(np.arange(1, each, 2)) * partitions
+    return str(partitions), commit_ms, cpu_ms, commit_kb, 1000 * start.wall_s, len(np.arange(1, each, 2)) * partitions
+
+
+def _written_bytes(kafka: Cluster, name: str) -> int:
+    """Return the bytes of all logs that a commit of the spout writes to."""
+    return sum(map(kafka.log_bytes, (f"{name}.state-in", "__consumer_offsets", "__transaction_state")))
 
 
 @contextmanager
