@@ -1,12 +1,14 @@
 """Offsets of a spout's group that somebody else commits: what they skip is lost only if that is allowed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
+from acktree.producers.spouts.state_topic import StateTopic
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -21,6 +23,25 @@ def test_a_reset_forward_skips_where_that_is_allowed(
     t.until(lambda: t.count("rewinds") == 1)
     assert f"group {t.name}.in: the offset of {t.name}.source/0 was set from 0 to 7" in caplog.messages
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
+
+
+def test_an_offset_set_back_while_the_state_is_committed_is_obeyed(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = spout(records=10)
+    emitted = t.emitted(t.next_batch())
+    commit, resets = StateTopic.commit, [2]
+
+    def commit_during_a_reset(topic: StateTopic, records: Mapping[bytes, bytes | None], *more: Any) -> None:
+        commit(topic, records, *more)
+        if resets and any(b"/" in key for key in records):
+            t.operator_commits(resets.pop())
+
+    t.send_result(acked=emitted[:5])
+    monkeypatch.setattr(StateTopic, "commit", commit_during_a_reset)
+    t.until(lambda: not resets)
+    t.until(lambda: t.count("rewinds") == 1)
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_an_offset_that_somebody_sets_forward_skips_nothing(

@@ -383,6 +383,12 @@ class SpoutCommits:
             self._offsets.commit(frontiers, self.term, self._positions())
             self._viewed = (frontiers, positions)
 
+    def commit_state(self) -> None:
+        """Commit all that has changed, and show nothing of it yet. Raises what ``StateTopic.commit`` raises."""
+        if self._given is None:
+            self._topic.check_fenced()
+            self._store(self._records(self.planned))
+
     def commit_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Commit dead letters and the state in which their records are done; the view follows later.
 
@@ -396,10 +402,6 @@ class SpoutCommits:
     def add_output(self, output: Sequence[OutputRecord]) -> None:
         """Add records to what is committed next; in memory the state says already that they are written."""
         self._output += output
-
-    def commit_output(self) -> None:
-        """Commit what was added, and the state that says so. Raises what ``StateTopic.commit`` raises."""
-        self._store(self._records(self.planned))
 
     def _store(self, records: Records, everything: bool = False) -> None:
         """Commit what has changed of the state, or all of it: else the transactional id would expire."""

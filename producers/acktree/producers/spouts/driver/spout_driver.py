@@ -306,7 +306,7 @@ class SpoutDriver:
         """
         self.commits.add_output(output)
         self._results.fail(failures)
-        self.commits.commit_output()
+        self.commits.commit_state()
 
     def absent(self, absent: Absent) -> None:
         """Apply the proof that planned offsets hold no record."""
@@ -434,6 +434,7 @@ class SpoutDriver:
         self._is_group_in_use = not self._try(self._apply_resets_and_commit)
 
     def _apply_resets_and_commit(self) -> None:
+        self.commits.commit_state()  # before the look: an offset that is set after it is overwritten
         retry_until_ready(lambda: self._resets.look(self.topics.partitions), wait_if_away=True)
         if self.commits.are_lost:  # with its topic, or by expiry
             self._sources.check_now()
@@ -485,6 +486,7 @@ class SpoutDriver:
 
     def commit_and_report(self) -> None:
         """Commit what is done and report, whatever the time."""
+        self.commits.commit_state()
         self._resets.look(self.topics.partitions)
         self.commits.commit()
         self._report()
