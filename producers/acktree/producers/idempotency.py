@@ -81,7 +81,9 @@ class WriteOnce:
         return cursor.rowcount == 1
 
     def forget(self, cursor: Cursor, spout: str, topic: str, partition: int, frontier: int) -> int:
-        """Delete the keys below a spout's committed offset, which are not replayed; return how many.
+        """Delete the keys below a spout's committed offset; return how many.
+
+        Only a rewind, a replay command or the replay of a dead letter emits their records again.
 
         This includes keys at the same offsets of former topics of the same name.
         """
