@@ -46,14 +46,15 @@ def page() -> str:
 
 def _section(name: str, about: str) -> str:
     module = importlib.import_module(name)
-    names = _names(name, module)
-    rows = "".join(f"| `{each}` | {_summary(getattr(module, each))} |\n" for each in names)
-    members = "".join(f"        - {each}\n" for each in names)
+    public = names(name, module)
+    rows = "".join(f"| `{each}` | {_summary(getattr(module, each))} |\n" for each in public)
+    members = "".join(f"        - {each}\n" for each in public)
     reference = f"::: {name}\n    options:\n      members:\n{members}"
     return f"\n## {name}\n\n{about}\n\n| name | what it is |\n|---|---|\n{rows}\n{reference}"
 
 
-def _names(name: str, module: ModuleType) -> list[str]:
+def names(name: str, module: ModuleType) -> list[str]:
+    """Return the public names of a module."""
     if chosen := NAMES.get(name):
         return sorted(chosen)
     exported = getattr(module, "__all__", None)

@@ -25,14 +25,14 @@ TABLE = "| option | default | meaning |\n|---|---|---|\n"
 def page() -> str:
     """Return the page: the common options, then a section for each command with usage, help and options."""
     context = click.Context(main, info_name="acktree")
-    commands = list(_commands(context, main))
-    counts = Counter(row for command in commands for row in _rows(command))
+    listed = list(commands(context, main))
+    counts = Counter(row for command in listed for row in _rows(command))
     common = [row for row, count in counts.items() if count >= COMMON]
     head = f"{HEAD}\n## Common options\n\n{TABLE}" + "\n".join(common) + "\n"
-    return "\n".join([head, *(part for command in commands for part in _section(command, common)), ""])
+    return "\n".join([head, *(part for command in listed for part in _section(command, common)), ""])
 
 
-def _commands(context: click.Context, command: click.Command) -> Iterator[click.Context]:
+def commands(context: click.Context, command: click.Command) -> Iterator[click.Context]:
     """Yield the context of each command that is not a group."""
     if not isinstance(command, click.Group):
         yield context
@@ -41,7 +41,7 @@ def _commands(context: click.Context, command: click.Command) -> Iterator[click.
         below = command.get_command(context, name)
         assert below is not None
         if not below.hidden:
-            yield from _commands(click.Context(below, info_name=name, parent=context), below)
+            yield from commands(click.Context(below, info_name=name, parent=context), below)
 
 
 def _section(context: click.Context, common: list[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+import public_names
 from acktree.core.topology.file import BoltTable, SparkTable, SpoutSparkTable, SpoutTable, Topology
 
 HOUSE = Path(__file__).parents[1]
@@ -38,10 +39,7 @@ def test_the_diagrams_are_what_their_program_draws_and_have_a_text_for_those_who
 
 def test_every_logger_and_action_is_in_the_docs():
     page = (DOCS / "logging.md").read_text()
-    sources = ["schemas", "producers", "acker_consumer", "spark_app", "console"]
-    code = "".join(path.read_text() for source in sources for path in (HOUSE / source).rglob("*.py"))
-    loggers = set(re.findall(r'getLogger\("(acktree[^"]*)"\)', code))
-    actions = set(re.findall(r'(?:"action": "|action="|"action=)([a-z_]+)', code))
+    loggers, actions = public_names.loggers(), public_names.actions()
     assert len(loggers) >= 8
     assert len(actions) >= 40
     assert {name for name in loggers | actions if f"`{name}`" not in page} == set()

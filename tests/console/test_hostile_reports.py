@@ -74,20 +74,20 @@ def test_a_figure_that_cannot_be_shown_hides_nothing(role, hostile):
     good = {"frontier.lines.0": 5, "next.lines.0": 8, "pending.lines.0": 3} if role == "spout" else {}
     for name in (*NUMBERS[role], *FACTS, "host", "last_error", "breaker_why", "executing", "calling"):
         found, status = look(report(role, {"breaker_open": 1, **good, name: hostile}))
-        assert (found.accepted, found.garbage) == (1, 0), name
+        assert (found.accepted, found.invalid_reports) == (1, 0), name
         assert len(status.processes) == 1
 
 
 @pytest.mark.parametrize("name", ["role", "component", "instance"])
 def test_a_report_of_a_process_whose_name_cannot_be_shown_is_invalid(name):
     found, _ = look(report("acker", {}, **{name: "\ud800"}))
-    assert (found.accepted, found.garbage) == (0, 1)
+    assert (found.accepted, found.invalid_reports) == (0, 1)
 
 
 @pytest.mark.parametrize("time_ms", [True, 10**400, -(10**30), 1.7e12, "now", None])
 def test_a_report_whose_time_is_not_one_is_invalid(time_ms):
     found, _ = look(report("bolt", {}, time_ms=time_ms))
-    assert (found.accepted, found.garbage) == (0, 1)
+    assert (found.accepted, found.invalid_reports) == (0, 1)
 
 
 def test_a_figure_whose_name_cannot_be_shown_is_left_out():

@@ -14,9 +14,9 @@ def report(role, component, instance, age_s=0.0, **values):
     return Report(role, component, instance, int(NOW_MS - 1000 * age_s), values)
 
 
-def limited(behind_s, bolt="count", at="words/0", instance="acker", still_s=1.0):
+def limited(behind_s, bolt="count", at="words/0", instance="acker", since_commit_s=1.0):
     figures = {"limited_by.lines": bolt, "limited_at.lines": at, "behind_s.lines": behind_s}
-    figures["still_s.lines"] = still_s
+    figures["since_commit_s.lines"] = since_commit_s
     return report("acker", "acker", instance, **figures)
 
 
@@ -60,10 +60,10 @@ def test_a_frontier_that_is_held_for_longer_than_the_queue_explains_is_stuck():
 
 def test_a_bolt_that_commits_nothing_though_tuples_wait_is_stuck_and_its_frontiers_are_not_listed():
     alive = report("bolt", "count", "count@a")
-    (found,) = status(limited(300.0, still_s=91.0), alive).stuck
+    (found,) = status(limited(300.0, since_commit_s=91.0), alive).stuck
     assert (found.kind, found.where) == ("stalled-bolt", "count")
     assert found.text == "it has committed nothing of words/0 for 91 s, and tuples wait there"
-    assert status(limited(300.0, still_s=89.0), alive).stuck == ()
+    assert status(limited(300.0, since_commit_s=89.0), alive).stuck == ()
 
 
 def test_of_several_ackers_the_one_counts_that_sees_the_bolt_furthest_behind():

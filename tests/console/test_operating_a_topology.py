@@ -223,7 +223,7 @@ def test_trace_shows_both_emissions_of_the_poison_and_its_dead_letter(running: R
     assert POISON in dead_letter["reason"]
     trace = running.json("trace", "--dead-letter", f"{dead_letter['partition']}/{dead_letter['offset']}")
     assert (trace["offset"], trace["state"]) == (40, "dead-lettered")
-    assert [emission["verdict"]["kind"] for emission in trace["emissions"]] == ["failed", "failed"]
+    assert [emission["result"]["kind"] for emission in trace["emissions"]] == ["failed", "failed"]
     assert [emission["attempt"] for emission in trace["emissions"]] == [0, 1]
     (failed,) = {
         reader["state"] for each in trace["emissions"] for t in each["tuples"] for reader in t["readers"]
@@ -343,7 +343,7 @@ def test_invalid_records_on_the_stats_topic_are_counted_and_the_page_keeps_runni
     }
     producer.produce(f"{running.name}.stats", json.dumps(hostile))
     assert producer.flush(30) == 0
-    until(lambda: page.get("/status.json").json()["garbage"] == 4, "the count of invalid records")
+    until(lambda: page.get("/status.json").json()["invalid_reports"] == 4, "the count of invalid records")
     html = page.get("/").text
     assert "4 records of" in html
     assert "<b>root</b>" not in html

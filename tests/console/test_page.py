@@ -389,7 +389,7 @@ def test_a_record_is_done_once_a_replay_of_its_dead_letter_was_acked(dead_letter
     letters = [DeadLetterSummary(0, 0, time_ms, "10", "why") for time_ms in dead_lettered_ms]
     at = At("t.ack", 0, 7, 2)
     found = replace(
-        emission(0, "acked", None), verdict=TraceResult("acked", 0, None, None, at) if acked else None
+        emission(0, "acked", None), result=TraceResult("acked", 0, None, None, at) if acked else None
     )
     slot = published().slots[0]
     assert state_of(slot, 7, OffsetRange(0, 9), True, (found,), letters) == state

@@ -120,8 +120,8 @@ def a_trace():
     common = ("00" * 8, 1, 1, 0, 1, 0, None, messages, tuples)
     states = (("failed", result), ("open", None), ("timed out", TraceResult("timed out", 0, "", "", at)))
     emissions = tuple(
-        TracedEmission(*common, verdict, "0", "certain", state, "the tree " + state)
-        for state, verdict in states
+        TracedEmission(*common, result, "0", "certain", state, "the tree " + state)
+        for state, result in states
     )
     return Trace(
         "stuck",

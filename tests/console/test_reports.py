@@ -43,7 +43,7 @@ def reports_of(*reports):
 def test_invalid_reports_are_counted_and_change_nothing(value):
     reports = reports_of(make_report(executed=3))
     reports.add_record(value, NOW_MS)
-    assert (reports.accepted, reports.garbage, len(reports.processes)) == (1, 1, 1)
+    assert (reports.accepted, reports.invalid_reports, len(reports.processes)) == (1, 1, 1)
 
 
 def test_figures_that_are_not_numbers_are_ignored():
@@ -60,7 +60,7 @@ def test_figures_that_are_not_numbers_are_ignored():
         reports.add_record(odd.encode(), NOW_MS)
     counted, _ = reports.counted("bolt", "count", None, NOW_MS)
     assert counted == {"executed": 5.0}
-    assert reports.garbage == 0
+    assert reports.invalid_reports == 0
 
 
 def test_a_rate_is_what_was_counted_over_the_time_it_took():

@@ -83,7 +83,7 @@ def test_each_window_counts_what_was_reported_in_it_by_the_times_of_the_log(kafk
         status = status_of()
         (bolt,) = status["bolts"]
         assert status["reports"] == FIRST_MINUTE + 1
-        assert status["garbage"] == 0
+        assert status["invalid_reports"] == 0
         for name, window in WINDOWS.items():
             found = bolt["windows"][name]
             assert window.least <= found["acked"] <= window.most, name

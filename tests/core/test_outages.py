@@ -142,7 +142,7 @@ def fail_for(seconds: float, *clients: ClientLog) -> None:
     while world.monotonic_s() < until_s:
         for number, client in enumerate(clients):
             client.log(logging.ERROR, "%s [%s] %s", "FAIL", f"acktree#{number}", REFUSED)
-        log_retry(logging.getLogger("acktree.bolt"), "commit postponed", action="commit_put_off")
+        log_retry(logging.getLogger("acktree.bolt"), "commit postponed", action="commit_postponed")
         world.sleep(0.05)
 
 
@@ -230,9 +230,9 @@ def test_an_outage_ends_though_there_was_no_token_to_ask_the_cluster_with_at_fir
 
 
 def test_a_retry_without_an_outage_is_logged(simulation: Simulation, caplog: pytest.LogCaptureFixture):
-    log_retry(logging.getLogger("acktree.bolt"), "commit postponed: %s", "why", action="commit_put_off")
+    log_retry(logging.getLogger("acktree.bolt"), "commit postponed: %s", "why", action="commit_postponed")
     (record,) = [record for record in caplog.records if record.name == "acktree.bolt"]
-    assert (record.getMessage(), record.__dict__["action"]) == ("commit postponed: why", "commit_put_off")
+    assert (record.getMessage(), record.__dict__["action"]) == ("commit postponed: why", "commit_postponed")
 
 
 # --- with real processes

@@ -5,11 +5,11 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 import lacking
+from public_names import alert_rules, documented_metrics
 
 HOUSE = Path(__file__).parents[2]
 PROMETHEUS = HOUSE / "docker" / "prometheus"
@@ -17,37 +17,22 @@ DASHBOARD = HOUSE / "docker" / "grafana" / "dashboards" / "acktree.json"
 METRIC = re.compile(r"\backtree_[a-z_]+\b")
 
 
-def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]
-    return list(group["rules"])
-
-
 def dashboard_expressions() -> Iterator[str]:
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
 
 
-def documented() -> set[str]:
-    """Return the metrics of which the docs show a sample."""
-    return {
-        line.partition("{")[0].split()[0]
-        for page in ("metrics.md", "acker.md")
-        for line in (HOUSE / "docs" / page).read_text().splitlines()
-        if line.startswith("acktree_")
-    }
-
-
 def test_every_queried_metric_is_documented():
-    known = documented()
-    for expression in (*(rule["expr"] for rule in rules()), *dashboard_expressions()):
+    known = documented_metrics()
+    for expression in (*(rule["expr"] for rule in alert_rules()), *dashboard_expressions()):
         asked = set(METRIC.findall(expression))
         assert asked, expression
         assert asked <= known, expression
 
 
 def test_every_alert_says_what_to_do():
-    assert rules()
-    for rule in rules():
+    assert alert_rules()
+    for rule in alert_rules():
         assert rule["annotations"]["summary"], rule
         assert rule["annotations"]["action"], rule
         assert rule["labels"]["severity"] in ("page", "warn"), rule
@@ -56,7 +41,7 @@ def test_every_alert_says_what_to_do():
 def test_every_alert_has_a_test_in_which_it_fires():
     tests = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
     fired = {each["alertname"] for test in tests for each in test["alert_rule_test"] if each["exp_alerts"]}
-    assert fired == {rule["alert"] for rule in rules()}
+    assert fired == {rule["alert"] for rule in alert_rules()}
 
 
 def test_no_two_panels_of_the_dashboard_overlap():

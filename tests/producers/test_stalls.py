@@ -1,4 +1,4 @@
-"""A loop that stands still says so, and what it executes: in reports, metrics, its health and its log."""
+"""A stalled loop says so, and what it executes: in reports, metrics, its health and its log."""
 
 import json
 import logging

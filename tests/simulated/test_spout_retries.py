@@ -132,7 +132,7 @@ def test_while_the_broker_is_away_no_spout_hears_that_a_message_is_given_up():
     spout, store = Orders(), Store(bad=Reject("never"))
     with run(spout, store) as tester:
         tester.run_until(lambda: "bad" in dict(store.seen))
-        tester.cut_off("orders", 20)
+        tester.disconnect("orders", 20)
         tester.run_for(15)
         assert (spout.ended, tester.records("t.dead-letter")) == ([], [])
         tester.run_until_done()

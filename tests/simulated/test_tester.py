@@ -362,7 +362,7 @@ def test_a_commit_that_fails_costs_nothing(fault: str, exactly_once: str, caplog
         assert tester.failures("numbers") == []
         if fault == "fail_commit":
             actions = {getattr(record, "action", "") for record in caplog.records}
-            assert actions & {"commit_put_off", "aborted"}
+            assert actions & {"commit_postponed", "aborted"}
 
 
 def test_an_acker_paused_for_a_minute_loses_nothing_and_times_nothing_out():
@@ -441,7 +441,7 @@ def test_the_broker_may_be_away():
 
 def test_a_worker_may_be_cut_off_from_the_broker():
     with numbers() as tester:
-        tester.cut_off("upper", 15)
+        tester.disconnect("upper", 15)
         tester.run_until_done()
         assert len(tester.acked("numbers")) == 20
         assert tester.now_s > 15

@@ -364,7 +364,7 @@ DEFECTS = (
     Defect(
         "ignore an operator's rewind",
         f"{WORKER}/ledger/partitions/partition.py",
-        "            self.emit_anew(offset, run)\n",
+        "            self.discard_from(offset, run)\n",
         "            pass\n",
     ),
     Defect(

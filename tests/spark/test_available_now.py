@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from acktree.spark import app
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL, UnsupportedSpark, check_version
-from acktree.spark.source import FORMAT, AcktreeStreamReader, AskedTooEarly, register
+from acktree.spark.source import FORMAT, AcktreeStreamReader, RequestedTooEarly, register
 from acktree.spark.stage import Stage
 from acktree.wire.ids import origin_of
 from spark.spouts import SpoutTester
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_spark_says_too_late_never_skips_records(
     reader = AcktreeStreamReader(t.options())
     reader.latestOffset()
     told = logged.to_json()
-    with pytest.raises(AskedTooEarly, match="would be skipped"):
+    with pytest.raises(RequestedTooEarly, match="would be skipped"):
         reader.partitions(told, told)
     reader.stop()
 

@@ -110,7 +110,7 @@ def test_gaps_before_a_truncation_finish_no_record_written_there_since() -> None
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1.0, 60.0, 3))
     task = TaskLedger(0, 1, {0: SourceSlot(0, "t", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 10}, 100, 0.0)
-    ledger.emit_anew(0, 2)
+    ledger.discard_from(0, 2)
     task.run = 2
     task.emit({0: 10}, 100, 0.0)
     task.apply_absent(decode_absent(encode_absent(Absent(0, 1, [Span(4, 10)]))))
@@ -139,7 +139,7 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     ledger = PartitionLedger(0, 0, old, RetryPolicy(1, 60, 10), block)
     task = TaskLedger(0, old, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 8}, 8, 0.0)
-    ledger.emit_anew(0, floor)
+    ledger.discard_from(0, floor)
     task.run = floor
     task.emit({0: 8}, 8, 0.0)
     task.run = later(floor, since)

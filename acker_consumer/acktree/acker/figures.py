@@ -10,7 +10,15 @@ from itertools import chain
 
 from acktree.acker.folding.partition import Partition
 from acktree.acker.folding.work_clock import Limit
-from acktree.core.reports.stats import BEHIND, LIMITED_AT, LIMITED_BY, OLDEST_ROOTS, ROOT_AGE, STILL, Value
+from acktree.core.reports.stats import (
+    BEHIND,
+    LIMITED_AT,
+    LIMITED_BY,
+    OLDEST_ROOTS,
+    ROOT_AGE,
+    SINCE_COMMIT,
+    Value,
+)
 
 TABLE_TOTALS = ("folded", "duplicated_inits", "late", "dropped_orphans", "refused_orphans", "renewed_orphans")
 
@@ -61,7 +69,7 @@ def limit_figures(limits: Mapping[str, Limit]) -> dict[str, Value]:
         figures[f"{LIMITED_BY}{spout}"] = limit.bolt
         figures[f"{LIMITED_AT}{spout}"] = limit.partition
         figures[f"{BEHIND}{spout}"] = round(limit.behind_s, 3)
-        figures[f"{STILL}{spout}"] = round(limit.still_s, 3)
+        figures[f"{SINCE_COMMIT}{spout}"] = round(limit.since_commit_s, 3)
     return figures
 
 

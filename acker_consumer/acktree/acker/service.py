@@ -249,7 +249,9 @@ class Acker:
             except KafkaException as error:
                 if not is_transient(error.args[0]):
                     raise
-                log_retry(log, "%s cannot be read yet: %s", topic, error.args[0].str(), action="ask_again")
+                log_retry(
+                    log, "%s cannot be read yet: %s", topic, error.args[0].str(), action="request_retried"
+                )
                 continue
             self._unreadable.discard((topic, number))
             if there.is_below:

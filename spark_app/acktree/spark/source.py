@@ -48,7 +48,7 @@ from acktree.wire.errors import AcktreeError
 FORMAT = "acktree"
 
 
-class AskedTooEarly(AcktreeError):
+class RequestedTooEarly(AcktreeError):
     """Spark requested an offset before it passed its checkpoint's, so records would be skipped."""
 
 
@@ -227,7 +227,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin then; where they have expired it is startingOffsets, and that may be ``latest``.
 
         Raises:
-            AskedTooEarly: it was, and nothing has been logged yet.
+            RequestedTooEarly: it was, and nothing has been logged yet.
         """
         ends = {(range_.topic, range_.partition): range_.end for range_ in logged.ranges}
         begins = {
@@ -235,7 +235,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         for place, begin in begins.items():
             if self._settled().starting_offsets == "latest" and begin > ends.get(place, begin):
-                raise AskedTooEarly(
+                raise RequestedTooEarly(
                     f"offsets {ends[place]} to {begin} of {place[0]}/{place[1]} would be skipped: this Spark "
                     "says too late what its checkpoint holds. Start with startingOffsets=earliest, without "
                     "spark.sql.streaming.triggerAvailableNowWrapper.enabled"

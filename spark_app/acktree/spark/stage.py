@@ -57,7 +57,7 @@ from acktree.wire.errors import AcktreeError
 log = logging.getLogger("acktree.spark")
 
 CUT_OFF = "the batch was cut off while it was written, and is emitted again"
-CUT_OFF_ACTION = {"action": "cut_off"}
+INTERRUPTED_ACTION = {"action": "batch_interrupted"}
 QUERY_ID = "sql.streaming.queryId"
 RESET_FRACTION = 0.25
 """Part of its timeout after which a batch asks for more time: its records may have used up most of it."""
@@ -202,7 +202,9 @@ class Stage:
 
     def _fail(self, batch: DataFrame, write: Callable[..., Iterator[Any]], plan: StagePlan) -> int:
         """Fail all roots of a batch; failing them twice is harmless."""
-        log.warning("batch %d was cut off: its records are replayed", plan.batch.number, extra=CUT_OFF_ACTION)
+        log.warning(
+            "batch %d was interrupted: its records are replayed", plan.batch.number, extra=INTERRUPTED_ACTION
+        )
         failures = batch.select("anchors").mapInArrow(partial(input_failures, reason=CUT_OFF), VALUES_SCHEMA)
         return _count(failures.mapInArrow(write, COUNT_SCHEMA))
 

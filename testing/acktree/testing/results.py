@@ -54,7 +54,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """One failure of a source record, or of a message of a Python spout."""
+    """One failure of a source record, or of a message of a ``Spout`` class."""
 
     record: Any
     """The source record, or the message id."""

@@ -193,7 +193,7 @@ class TopologyTester(RunningTopology):
         """Give a process no processor time, as SIGSTOP does: long enough, and it comes back as a zombie."""
         return self._in_world(lambda: self._faults.pause(name, seconds))
 
-    def cut_off(self, name: str, seconds: float) -> None:
+    def disconnect(self, name: str, seconds: float) -> None:
         """Keep a process from reaching the broker for a while; it keeps running."""
         self._check_open()
         for process in self._faults.processes_of(name):

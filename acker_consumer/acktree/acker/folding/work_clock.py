@@ -128,7 +128,7 @@ class Limit(NamedTuple):
     bolt: str
     behind_s: float
     partition: str
-    still_s: float
+    since_commit_s: float
     """For how long nothing of the partition was committed."""
 
 
@@ -183,8 +183,8 @@ class WorkClock:
             if late:
                 bolt = min(late)[1]
                 since_ms, partition, still_ms = behind[bolt]
-                behind_s, still_s = (max(0, wall_ms - each) / 1000 for each in (since_ms, still_ms))
-                limits[spout] = Limit(bolt, behind_s, partition, still_s)
+                behind_s, since_commit_s = (max(0, wall_ms - each) / 1000 for each in (since_ms, still_ms))
+                limits[spout] = Limit(bolt, behind_s, partition, since_commit_s)
         return limits
 
 

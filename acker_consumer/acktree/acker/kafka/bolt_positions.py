@@ -135,7 +135,7 @@ class BoltPositions:
                 text = "trees that wait for bolt %s do not time out while its position is not known: %s"
                 last = self._clocks[bolt].behind
                 if last is None or last.partition:  # said once, until the broker answers again
-                    log_retry(log, text, bolt, error, action="no_look")
+                    log_retry(log, text, bolt, error, action="no_position")
                 self._clocks[bolt].unseen(self._wall_ms())
         clocks = self._clocks
         worked_ms = {bolt: clock.worked_ms for bolt, clock in clocks.items() if clock.worked_ms != NEVER_MS}

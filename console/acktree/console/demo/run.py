@@ -34,7 +34,7 @@ SPARK, PYTHON = "spark", "python"
 """What runs the stage: Spark, or a process in Python."""
 
 
-class WrongAccount(AcktreeError):
+class WrongCounts(AcktreeError):
     """The demo's counts do not match the text that was sent."""
 
 

@@ -224,14 +224,14 @@ class Stuck:
 class Limit:
     """The bolt that a spout's trees wait for, and how far it is behind; `text` says so in one line.
 
-    `still_s` is for how long it has committed nothing of the partition that holds it.
+    `since_commit_s` is for how long it has committed nothing of the partition that holds it.
     """
 
     spout: str
     bolt: str
     partition: str
     behind_s: float
-    still_s: float
+    since_commit_s: float
     text: str
 
 
@@ -273,7 +273,7 @@ class Status:
     edges: tuple[TopicRate, ...]
     oldest: tuple[PendingRecord, ...]
     reports: int
-    garbage: int
+    invalid_reports: int
     unreported: tuple[str, ...]
     """What is not known, because no process reports it: sentences."""
     notes: tuple[str, ...] = field(default=())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from acktree.console.view.documents import BoltStatus, Limit, SpoutStatus
 from acktree.console.view.reports import Process, figure
-from acktree.core.reports.stats import BEHIND, LIMITED_AT, LIMITED_BY, STILL
+from acktree.core.reports.stats import BEHIND, LIMITED_AT, LIMITED_BY, SINCE_COMMIT
 from acktree.core.topology.file import Topology, reached_bolts
 
 FULL = 0.8
@@ -58,8 +58,8 @@ def _limit(acker: Process, spout: str, bolts: Iterable[BoltStatus]) -> Limit | N
     if bolt is None or behind_s is None:
         return None
     place = partition if isinstance(partition, str) else ""
-    still_s = figure(acker, f"{STILL}{spout}") or 0.0
-    return Limit(spout, bolt.name, place, behind_s, still_s, _text(bolt, behind_s, place))
+    since_commit_s = figure(acker, f"{SINCE_COMMIT}{spout}") or 0.0
+    return Limit(spout, bolt.name, place, behind_s, since_commit_s, _text(bolt, behind_s, place))
 
 
 def _text(bolt: BoltStatus, behind_s: float, partition: str) -> str:

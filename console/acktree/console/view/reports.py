@@ -131,7 +131,7 @@ class Reports:
     def __init__(self) -> None:
         self.processes: dict[tuple[str, str, str], Process] = {}
         self.accepted = 0
-        self.garbage = 0
+        self.invalid_reports = 0
         self.next_offset = 0
         self._began_ms: int | None = None
 
@@ -140,10 +140,10 @@ class Reports:
         try:
             report = decode_report(value or b"")
         except MalformedRecord:
-            self.garbage += 1
+            self.invalid_reports += 1
             return
         if abs(report.time_ms - append_ms) > MAX_CLOCK_DIFFERENCE_MS:
-            self.garbage += 1
+            self.invalid_reports += 1
             return
         self.accepted += 1
         key = report.role, report.component, report.instance

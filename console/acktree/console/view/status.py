@@ -86,7 +86,7 @@ def make_status(
         edges=_edges(snapshot, edges or {}),
         oldest=tuple(oldest_pending(views, OLDEST)),
         reports=reports.accepted,
-        garbage=reports.garbage,
+        invalid_reports=reports.invalid_reports,
         unreported=tuple(_unreported(snapshot, reports, spouts, ackers)),
         notes=tuple(snapshot.notes),
     )

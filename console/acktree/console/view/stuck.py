@@ -141,9 +141,9 @@ def _no_bolt(bolts: Iterable[BoltStatus]) -> Iterable[Stuck]:
 def _stalled_bolt(limits: Iterable[Limit], after_s: float, named: Collection[str]) -> Iterable[Stuck]:
     """Yield the bolts that commit nothing though tuples wait, and of which nothing else says why."""
     for limit in {each.bolt: each for each in limits}.values():
-        if limit.still_s > after_s and limit.bolt not in named:
+        if limit.since_commit_s > after_s and limit.bolt not in named:
             place = f"of {limit.partition} " if limit.partition else ""
-            text = f"it has committed nothing {place}for {limit.still_s:.0f} s, and tuples wait there"
+            text = f"it has committed nothing {place}for {limit.since_commit_s:.0f} s, and tuples wait there"
             yield Stuck("stalled-bolt", limit.bolt, text)
 
 

@@ -342,7 +342,7 @@ class Inputs:
                 check_error(kafka_error, self._bootstrap)
                 if self.stopping:
                     raise errors.as_clear_error(kafka_error, self._bootstrap) from error
-                log_retry(log, "no committed offsets yet: %s", kafka_error.str(), action="ask_again")
+                log_retry(log, "no committed offsets yet: %s", kafka_error.str(), action="request_retried")
                 world.sleep(RETRY_INTERVAL_S)
 
     def close(self) -> None:

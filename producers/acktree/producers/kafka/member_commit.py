@@ -40,6 +40,6 @@ def commit_offsets(
         passes = is_transient(reason) or is_membership_lost(reason) or reason.code() == KafkaError._STATE
         if not passes:
             raise
-        log_retry(log, "commit postponed: %s", reason.str(), action="commit_put_off")
+        log_retry(log, "commit postponed: %s", reason.str(), action="commit_postponed")
         return False
     return True

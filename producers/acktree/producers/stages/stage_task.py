@@ -26,7 +26,7 @@ from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.driver.spout_sources import TasksDealtAnew
+from acktree.producers.spouts.driver.spout_sources import TasksChanged
 from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.producers.spouts.state_topic import OutputRecord, control_record
 from acktree.producers.stages.planned_records import PlannedRecords
@@ -132,7 +132,7 @@ class StageTask:
         try:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
             self._open(driver_before, ready)
-            with suppress(TasksDealtAnew):
+            with suppress(TasksChanged):
                 while not self._stopping:
                     self._turn()
             self._execution.finish(self._in_hand())

@@ -321,7 +321,9 @@ class StageWorker:
             return False
         self._retry_at_s[task] = world.monotonic_s() + RETRY_S
         if was_transient(error):
-            log_retry(log, "task %d of spout %s is started again: %s", task, self.name, error, action="task_retry")
+            log_retry(
+                log, "task %d of spout %s is started again: %s", task, self.name, error, action="task_retry"
+            )
             return True
         return self._still_has(task)
 

@@ -76,7 +76,7 @@ class BoltReports:
         return self._reports.of_loop(values)
 
     def make_of_stall(self) -> Report:
-        """Return a report in place of a loop that stands still, from another thread."""
+        """Return a report in place of a stalled loop, from another thread."""
         return self._reports.of_stall(self._known_now)
 
     def _known_now(self, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -73,7 +73,9 @@ class InputCommits:
             except KafkaException as error:
                 if not is_transient(error.args[0]):
                     raise
-                log_retry(log, "%s cannot be read yet: %s", place[0], error.args[0].str(), action="ask_again")
+                log_retry(
+                    log, "%s cannot be read yet: %s", place[0], error.args[0].str(), action="request_retried"
+                )
                 continue
             starts[place] = there.next_offset
             if there.is_below:

@@ -101,11 +101,11 @@ class Liveness:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the loop has stood still for longer than any call of user code may take."""
+        """Whether the loop has been stalled for longer than any call of user code may take."""
         return self.stalled_s > self.stuck_after_s
 
     def figures(self) -> dict[str, Value]:
-        """Return what a report says of a loop that stands still."""
+        """Return what a report says of a stalled loop."""
         executing = self.executing()
         return {
             "stalled_s": round(self.stalled_s, 3),

@@ -58,7 +58,7 @@ class RoleReports:
         return self._make(values)
 
     def of_stall(self, correct: Callable[[Mapping[str, Value]], Mapping[str, Value]] = dict) -> Report:
-        """Return a report in place of a loop that stands still, from another thread.
+        """Return a report in place of a stalled loop, from another thread.
 
         ``correct`` takes the loop's last figures, and returns them as they can be known now.
         """
@@ -81,7 +81,7 @@ class ReportSender:
         progress: Liveness,
         make_report: Callable[[], Report],
     ) -> None:
-        """``make_report``: what to report of a loop that stands still, on the topic."""
+        """``make_report``: what to report of a stalled loop, on the topic."""
         user = {name: value for name, value in user.items() if not name.startswith("transaction")}
         self._refused: list[KafkaError] = []
         on_delivery = partial(_keep_refusal, self._refused)

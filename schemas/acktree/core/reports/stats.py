@@ -13,7 +13,7 @@ from acktree.wire.errors import MalformedRecord
 STATS_INTERVAL_S = 2.0
 ROOT_AGE = "root_age_s."
 """Before a pending root, 16 hexadecimal digits: its age in an acker's report."""
-LIMITED_BY, LIMITED_AT, BEHIND, STILL = "limited_by.", "limited_at.", "behind_s.", "still_s."
+LIMITED_BY, LIMITED_AT, BEHIND, SINCE_COMMIT = "limited_by.", "limited_at.", "behind_s.", "since_commit_s."
 """Before a spout in an acker's report: the bolt that its trees wait for, the partition that holds this bolt,
 how far the bolt is behind, and for how long it has committed nothing of the partition."""
 STARTING = "starting"

@@ -22,7 +22,7 @@ from acktree.wire.errors import AcktreeError
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 
 
-class InputCutOff(AcktreeError):
+class InputEndedEarly(AcktreeError):
     """The input rows of a task ended early: the step that produces them failed, or the task was killed."""
 
 
@@ -34,12 +34,12 @@ def check_input_is_whole() -> None:
     """Return once Spark has said that the rows of this task ended because there are no more.
 
     Raises:
-        InputCutOff: Spark has closed the stream without saying so.
+        InputEndedEarly: Spark has closed the stream without saying so.
         NoProofOfEnd: the stream that Spark says it on was not found.
     """
     # Life of a record, step 7.
     if not has_end_marker(_worker_stream()):
-        raise InputCutOff(
+        raise InputEndedEarly(
             "the input rows of this task ended early: the step that produces them failed, or the task was "
             "killed; nothing is committed and Spark runs the task again"
         )

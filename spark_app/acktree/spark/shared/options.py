@@ -11,7 +11,7 @@ from typing import Any
 from acktree.core.topology.file import Topology
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
 
-_KNOWN = (
+KNOWN = (
     "topology",
     "spout",
     "bolt",
@@ -80,9 +80,9 @@ class SourceOptions(SpoutOptions):
         given = {key.lower(): value for key, value in options.items()}
         kafka = {key[6:]: given.pop(key) for key in list(given) if key.startswith("kafka.")}
         given.pop("path", None)
-        names = {name.lower(): name for name in _KNOWN}
+        names = {name.lower(): name for name in KNOWN}
         if unknown := [key for key in given if key not in names]:
-            raise BadOption(f"unknown option {unknown[0]!r}; known options: {', '.join(_KNOWN)}")
+            raise BadOption(f"unknown option {unknown[0]!r}; known options: {', '.join(KNOWN)}")
         if not given.get("topology"):
             raise BadOption("option 'topology' is missing")
         if bool(given.get("spout")) == bool(given.get("bolt")):

@@ -31,7 +31,7 @@ def demo(lines: str, engine: str, style: str) -> None:
         raise click.BadParameter(
             f"{lines!r} is neither a whole number from 1 nor 'all'", param_hint="--lines"
         )
-    from acktree.console.demo.run import WrongAccount, run_demo
+    from acktree.console.demo.run import WrongCounts, run_demo
 
     is_json = style == "json"
     with leaving_on_signals():
@@ -39,4 +39,4 @@ def demo(lines: str, engine: str, style: str) -> None:
     if is_json:
         click.echo(json.dumps(result.to_json()))
     if not result.holds:
-        raise WrongAccount("the counts do not match; the lines marked ✗ show what differs")
+        raise WrongCounts("the counts do not match; the lines marked ✗ show what differs")

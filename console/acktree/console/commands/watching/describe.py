@@ -81,8 +81,8 @@ def in_text(status: Status) -> str:
             since = "" if spout.breaker.since_ms is None else f" since {second(spout.breaker.since_ms)}"
             parts.append(f"breaker of spout {spout.name}: open{since}; {spout.breaker.text}")
     parts += [f"note: {note}" for note in (*status.unreported, *status.notes)]
-    if status.garbage:
-        parts.append(f"note: {status.garbage} records of {status.topology}.stats are not reports")
+    if status.invalid_reports:
+        parts.append(f"note: {status.invalid_reports} records of {status.topology}.stats are not reports")
     return "\n\n".join(parts)
 
 

@@ -140,8 +140,8 @@ def _add_emission(tree: Tree, emission: TracedEmission, name: str) -> None:
         branch.add(Text(f"and {more} more tuples; --format json has them all", "dim"))
     for message in emission.messages[: 2 * MAX_TUPLES]:
         branch.add(_message(message))
-    if emission.verdict is not None:
-        result = emission.verdict
+    if emission.result is not None:
+        result = emission.result
         details = "".join(f", {printable(part, LINES)}" for part in (result.task, result.reason) if part)
         by = f" by acker {result.acker}{_place(result.at)}"
         text = f"{moment(result.at.time_ms)} {result.kind}{details}{by}"

@@ -77,7 +77,7 @@ class TracePage:
 
 def failure_of(emission: TracedEmission) -> str | None:
     """Return the reason of a failure, as the result says it, else as the last message that gives one."""
-    result = emission.verdict
+    result = emission.result
     said = [result.reason if result else None, *(message.reason for message in reversed(emission.messages))]
     return next(filter(None, said), None)
 
@@ -90,7 +90,7 @@ def rows_of(emission: TracedEmission) -> list[Row]:
         Row(message.kind, message.task, message.reason or "", message.value or "", message.at)
         for message in messages
     ]
-    if (result := emission.verdict) is not None:
+    if (result := emission.result) is not None:
         by = f"acker {result.acker}" + (f", of {result.task}" if result.task else "")
         rows.append(Row(result.kind, by, result.reason or "", "", result.at))
     return sorted(rows, key=lambda row: (row.at.time_ms, row.at.topic, row.at.partition, row.at.offset))

@@ -223,7 +223,7 @@ def _emissions(search: Search) -> tuple[TracedEmission, ...]:
 
 
 def _when(emission: TracedEmission) -> tuple[int, int, int]:
-    times = [part.at.time_ms for part in (emission.init, emission.verdict) if part is not None]
+    times = [part.at.time_ms for part in (emission.init, emission.result) if part is not None]
     return min(times, default=1 << 62), emission.run, emission.attempt
 
 
@@ -237,7 +237,7 @@ def state_of(
 ) -> str:
     """Return the state of a record; ``done`` is what the spout has committed, None if that is not known."""
     if done:
-        acked_ms = [each.verdict.at.time_ms for each in emissions if each.state == "acked" and each.verdict]
+        acked_ms = [each.result.at.time_ms for each in emissions if each.state == "acked" and each.result]
         given_up_ms = [each.time_ms for each in dead_letters]
         is_last = bool(given_up_ms) and max(given_up_ms) > max(acked_ms, default=-1)
         return "dead-lettered" if is_last else "done"

@@ -103,7 +103,7 @@ class TracedEmission:
     init: ControlEntry | None
     messages: tuple[ControlEntry, ...]
     tuples: tuple[TracedTuple, ...]
-    verdict: TraceResult | None
+    result: TraceResult | None
     open_value: str
     certainty: str
     state: str
@@ -167,7 +167,7 @@ def make_emission(
         init=inits[0][1] if inits else None,
         messages=(*repeated, *(message for _, message in messages)),
         tuples=tuple(shown),
-        verdict=result,
+        result=result,
         open_value="0" if not total else hexadecimal(total),
         certainty=opened.certainty.value,
         state=state,
@@ -219,8 +219,8 @@ def _state(result: TraceResult | None, begun: bool, total: int, failed: bool) ->
     if not begun:
         return "no init"
     if failed:
-        return "failed, not yet told"
-    return "open" if total else "done, not yet told"
+        return "failed, not yet reported"
+    return "open" if total else "done, not yet reported"
 
 
 def _explain(

@@ -267,7 +267,7 @@ class PartitionLedger:
     def rewind(self, offset: int, run: int) -> None:
         """Apply an operator's reset: backwards makes ``run`` the floor and emits again, forward skips."""
         if offset < self.frontier:
-            self.emit_anew(offset, run)
+            self.discard_from(offset, run)
         else:
             self.next_offset = max(self.next_offset, offset)
             self.changes += 1
@@ -279,7 +279,7 @@ class PartitionLedger:
         behind.add_range(offset, max(offset, self.next_offset))
         return len(self._open(behind))
 
-    def emit_anew(self, offset: int, run: int) -> None:
+    def discard_from(self, offset: int, run: int) -> None:
         """Discard all state from an offset on, which is at most the frontier; ``run`` becomes the floor."""
         assert offset <= self.frontier, "what is not done stays known"
         self.frontier = self.next_offset = offset

@@ -22,7 +22,7 @@ from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.wire.errors import AcktreeError
 
 
-class TasksDealtAnew(AcktreeError):
+class TasksChanged(AcktreeError):
     """A newer version of the topology assigns the partitions of a spout to other tasks; begin again."""
 
 
@@ -81,7 +81,7 @@ class SpoutSources:
             ledger = task.slots[slot]
             task.counters["lost"] += ledger.open_from(end)
             self._commits.begin_run()
-            ledger.emit_anew(min(end, ledger.frontier), self._commits.run)
+            ledger.discard_from(min(end, ledger.frontier), self._commits.run)
             self._commits.commit()  # at once: old bits must not stand for new records
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
@@ -112,11 +112,11 @@ class SpoutSources:
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset.
 
-        Raises TasksDealtAnew: this driver has one task, and the partitions are dealt to other tasks now.
+        Raises TasksChanged: this driver has one task, and the partitions are assigned to other tasks now.
         """
         latest, spout = self._registry.history.latest, self._options.spout
         if self._options.task is not None and latest.spout_tasks[spout] != self.topology.spout_tasks[spout]:
-            raise TasksDealtAnew(
+            raise TasksChanged(
                 f"spout {spout} distributes its tasks differently since version {latest.version}"
             )
         self.topics, self.topology = topics, latest

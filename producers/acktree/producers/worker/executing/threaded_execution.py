@@ -209,7 +209,7 @@ class ThreadedExecution(Execution):
         executing = self.executing()
         text = "%s did not return within finish_timeout_s = %g: the next worker reads it again"
         about = named(tuples_of(executing)[0]) if executing is not None else "the bolt"
-        log.warning(text, about, self._inner.finish_timeout_s, extra={"action": "left_behind"})
+        log.warning(text, about, self._inner.finish_timeout_s, extra={"action": "execute_unfinished"})
         return False
 
     def _cut(self) -> None:

@@ -42,7 +42,7 @@ def write_declared(batches: Iterator[pa.RecordBatch], options: SourceOptions) ->
 
     Raises:
         NoHandoff, NotNarrow: the plan is not narrow; nothing is committed.
-        InputCutOff, ReadingUnfinished: rows are missing; nothing is committed.
+        InputEndedEarly, ReadingUnfinished: rows are missing; nothing is committed.
         BadTarget: the topology has no such component, or another topic.
     """
     # Life of a record, step 5.

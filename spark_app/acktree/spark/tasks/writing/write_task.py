@@ -173,7 +173,7 @@ def write_whole(
 
     Raises:
         NoHandoff, NotNarrow: the plan was not narrow; no init has been sent.
-        InputCutOff, ReadingUnfinished: rows are missing; no init has been sent and nothing is committed.
+        InputEndedEarly, ReadingUnfinished: rows are missing; no init has been sent and nothing is committed.
     """
     # Life of a record, step 5.
     try:
