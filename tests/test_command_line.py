@@ -323,7 +323,7 @@ def test_a_missing_extra_is_named():
         load("spark", Command("no_such_package.module:spark", "", "spark"))
 
 
-def test_a_missing_module_of_our_own_is_reported_as_a_bug_not_as_a_missing_extra():
+def test_a_missing_module_of_acktree_is_reported_as_a_bug_not_as_a_missing_extra():
     with pytest.raises(ModuleNotFoundError):
         load("spark", Command("acktree.no_such_module:spark", "", "spark"))
 

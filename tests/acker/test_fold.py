@@ -87,7 +87,7 @@ def test_a_second_init_cannot_complete_a_tree(tester):
     assert tester.ack(A, 1).ack(A, 2).acked == [(0, A)]
 
 
-def test_a_second_init_inside_one_record_is_ignored_too(tester):
+def test_a_second_init_in_the_same_record_is_also_ignored(tester):
     tester.init_record([(A, 3), (A, 3)])
     assert not tester.acked
     assert tester.partition.table.duplicated_inits == 1
@@ -147,7 +147,7 @@ def test_of_several_fails_the_first_one_says_when_to_retry(tester):
     ]
 
 
-def test_a_fail_after_early_acks_is_remembered_too(tester):
+def test_a_fail_after_early_acks_is_also_remembered(tester):
     tester.ack(A, 1).fail(A, "late").init(A, 1)
     assert tester.failed == [(0, A, because("late"))]
 

@@ -403,7 +403,9 @@ def test_every_process_serves_its_metrics(running: RunningPipeline, child: str, 
     until(is_shown, wanted)
 
 
-def test_the_page_exports_what_should_run_beside_what_does(running: RunningPipeline, tmp_path: Path) -> None:
+def test_the_page_exports_expected_processes_beside_running_ones(
+    running: RunningPipeline, tmp_path: Path
+) -> None:
     """The bolt that nobody runs has its series, on which an alert can fire."""
     log = tmp_path / "ui.log"
     command = ["ui", "--topology", running.name, "-b", running.bootstrap, "--port", "0", *METRICS]

@@ -67,7 +67,7 @@ def job(tester: StageTester, remote: str) -> tuple[str, ...]:
     return str(HERE / "connect_job.py"), remote, tester.bootstrap, tester.name, place
 
 
-def test_a_word_count_through_connect_is_exact_although_its_server_was_killed(tester: StageTester) -> None:
+def test_a_word_count_through_connect_is_exact_even_if_its_server_is_killed(tester: StageTester) -> None:
     """It dies once one task is committed, another one is half way, and Spark has logged neither."""
     crash = {"CRASH_WHO": "driver", "CRASH_POINT": "another task is committed"}
     crash |= {"CRASH_BOOTSTRAP": tester.bootstrap, "CRASH_TOPOLOGY": tester.name}

@@ -86,7 +86,7 @@ def test_a_reset_backwards_replays_exactly_the_rewound_range(
 
 
 @pytest.mark.slow
-def test_an_allowed_reset_forwards_skips_and_the_lag_it_prints_is_the_records_not_done(
+def test_an_allowed_reset_forwards_skips_and_the_lag_is_the_records_not_done(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=RECORDS, options={"allowSkip": "true"})

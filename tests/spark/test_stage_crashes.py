@@ -179,7 +179,7 @@ def test_a_batch_whose_stage_spark_has_rerun_is_replayed_immediately(
     assert tester.committed() == [BIG, SMALL]
 
 
-def test_a_record_acked_before_its_batch_was_interrupted_is_done_and_the_others_are_replayed(
+def test_an_interrupted_batch_replays_only_records_that_were_not_acked_before(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     """The batch ends between its inits and Spark's log of it; run again it sends each root another init."""
