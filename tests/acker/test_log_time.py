@@ -156,7 +156,7 @@ def test_a_leap_is_at_least_three_scan_intervals(timeout_ms):
     assert limits.leap_ms >= 3 * limits.scan_interval_ms
 
 
-def test_of_three_roots_those_acked_in_time_do_not_time_out(tester):
+def test_those_of_three_roots_that_are_acked_in_time_do_not_time_out(tester):
     tester.init(A, 1).init(B, 2).init(13, 3).wait(T_MS // 2)
     tester.ack(A, 1).ack(13, 3).wait(T_MS)
     assert tester.acked == [(0, A), (0, 13)]

@@ -115,7 +115,7 @@ def test_where_everything_is_done_no_record_holds_the_frontier():
     assert (made.pending, made.held_by, made.held_s) == (0, None, None)
 
 
-def test_of_two_drivers_that_report_a_partition_the_one_further_ahead_counts():
+def test_if_two_drivers_report_a_partition_the_one_further_ahead_counts():
     old, new = spout(NOW_MS + 9_000, frontier=10, next=20), spout(NOW_MS, frontier=11, next=30)
     assert [view(*each).next_offset for each in ((old, new), (new, old))] == [30, 30]
 

@@ -38,7 +38,7 @@ def sample(lines, name, **labels):
     return float(line.rpartition(" ")[2])
 
 
-def test_every_component_of_the_topology_has_its_series_though_nothing_runs():
+def test_every_component_of_the_topology_has_its_series_even_if_nothing_runs():
     lines = metrics()
     for role, component in (("spout", "lines"), ("bolt", "count"), ("bolt", "sum"), ("acker", "acker")):
         labels = {"topology": "t", "role": role, "component": component}

@@ -74,7 +74,7 @@ def test_every_client_authenticates_with_tokens_of_the_function(
     assert len(tokens.CALLS) >= 3
 
 
-def test_a_token_is_renewed_while_nobody_polls_the_client(secure: SecureBroker):
+def test_a_token_is_renewed_while_no_thread_polls_the_client(secure: SecureBroker):
     admin = make_admin(secure.open, properties("short"))
     while tokens.CALLED.acquire(blocking=False):
         pass

@@ -55,7 +55,7 @@ def test_no_promise_is_broken_and_rare_schedules_happen():
     assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 2 // 3
 
 
-def test_what_a_worker_does_after_a_truncation_is_committed_with_its_inputs():
+def test_work_after_a_truncation_is_committed_with_its_inputs():
     """An exactly-once worker that had continued in one partition knew no position in the others."""
     plan = [
         Fault("truncate a tuple topic", 60, 0.288, 484, 11.345, "consumer.subscribe"),
