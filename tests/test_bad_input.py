@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import NewTopic
 
-import lacking
+import prerequisites
 from acktree.console.commands.running import spark
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.java import MissingJava, find_java
@@ -41,7 +41,7 @@ def java_of(home: str | None) -> Path:
     try:
         return find_java()
     except MissingJava as reason:
-        lacking.give_up(str(reason))
+        prerequisites.give_up(str(reason))
 
 
 @pytest.fixture(autouse=True)

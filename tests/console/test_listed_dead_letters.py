@@ -18,7 +18,7 @@ from console.dead_letter_topology import (
     edit,
 )
 from console.page_visitor import Visitor, visit
-from unreadable import write_with_bad_name
+from unreadable_headers import write_with_bad_name
 
 pytestmark = pytest.mark.simulated
 

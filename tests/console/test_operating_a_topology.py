@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from starlette.testclient import TestClient
 
-import lacking
+import prerequisites
 from acktree.console.demo.children import ChildProcess
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
@@ -352,7 +352,7 @@ def test_invalid_records_on_the_stats_topic_are_counted_and_the_page_keeps_runni
 
 def dom_of(url: str, folder: Path) -> str:
     command = [
-        lacking.program("chromium", "chromium-browser", "google-chrome"),
+        prerequisites.program("chromium", "chromium-browser", "google-chrome"),
         "--headless",
         "--no-sandbox",
         "--disable-gpu",

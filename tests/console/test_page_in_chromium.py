@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-import lacking
+import prerequisites
 from acktree.console.page.routes.status_page import StatusPages
 from acktree.console.page.serving import rendering
 from acktree.console.page.serving.frame import Frame, PageSettings
@@ -128,7 +128,7 @@ return said;"""
 def visit(url: str, folder: Path, *options: str) -> object:
     """Return what the visitor's script says."""
     command = [
-        lacking.program("chromium", "chromium-browser", "google-chrome"),
+        prerequisites.program("chromium", "chromium-browser", "google-chrome"),
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
         *(f"--user-data-dir={folder}", "--virtual-time-budget=25000", "--dump-dom", *options, url),
     ]

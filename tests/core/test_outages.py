@@ -169,7 +169,7 @@ def test_an_outage_ends_without_a_line_once_its_last_client_is_closed(
         world.sleep(60)
 
 
-def test_all_clients_of_a_process_and_its_own_retries_share_one_outage(
+def test_all_clients_of_a_process_and_its_own_retries_have_the_same_outage(
     simulation: Simulation, caplog: pytest.LogCaptureFixture
 ):
     clients = [ClientLog(SIMULATED_PROPERTIES) for _ in range(3)]

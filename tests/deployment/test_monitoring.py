@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-import lacking
+import prerequisites
 
 HOUSE = Path(__file__).parents[2]
 PROMETHEUS = HOUSE / "docker" / "prometheus"
@@ -74,7 +74,7 @@ def test_no_two_panels_of_the_dashboard_overlap():
 
 def promtool(*arguments: str | Path) -> None:
     """Run promtool, which has to find nothing wrong."""
-    done = subprocess.run([lacking.program("promtool"), *arguments], capture_output=True, text=True)
+    done = subprocess.run([prerequisites.program("promtool"), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

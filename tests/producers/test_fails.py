@@ -43,7 +43,7 @@ def formatted(monkeypatch) -> list[type]:
     return found
 
 
-def test_tuples_that_fail_at_one_place_share_a_stack_formatted_once_per_flush(formatted):
+def test_tuples_that_fail_at_one_place_have_one_stack_formatted_once_per_flush(formatted):
     double = BoltDouble(Parses())
     for flush in (1, 2):
         double.give(*[b"word"] * COUNT)
@@ -137,7 +137,7 @@ def raised(number: int) -> BaseException:
     raise AssertionError
 
 
-def test_exceptions_of_one_place_share_a_stack_and_those_of_another_do_not():
+def test_exceptions_of_one_place_have_the_same_stack_and_those_of_another_do_not():
     errors = [raised(number) for number in range(6) for _ in range(2)]
     for one in errors:
         for other in errors:

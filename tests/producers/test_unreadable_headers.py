@@ -5,7 +5,7 @@ import pytest
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import find_header, read_headers
 from producers.cluster import Sink, WorkerCluster, until
-from unreadable import write_with_bad_name
+from unreadable_headers import write_with_bad_name
 
 pytestmark = pytest.mark.broker
 

@@ -19,8 +19,8 @@ from acktree.core.topology.registry import Published
 from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.producers.spouts.driver import spout_driver
 from acktree.testing import TopologyTester
-from looking import look
-from offers import Offers
+from console_queries import look
+from offering_spout import Offers
 
 TEXT = """
 name = "t"

@@ -13,7 +13,7 @@ from acktree.core.topology.flow import Flow
 from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Spout
 from acktree.testing import TopologyTester
-from looking import look
+from console_queries import look
 
 TOPOLOGY = parse_topology("""
 name = "t"

@@ -15,7 +15,7 @@ from acktree.core import world
 from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.testing import TopologyTester
-from looking import look
+from console_queries import look
 
 TOPOLOGY = parse_topology("""
 name = "t"

@@ -20,7 +20,7 @@ from acktree.producers.worker.loop import Worker
 from acktree.testing import TopologyTester
 from acktree.testing.kafka.clients.message import SimulatedMessage
 from producers.trees import Net, published
-from simulated.test_what_is_gone import LIMIT_S, make_topic
+from simulated.test_deleted_groups_and_topics import LIMIT_S, make_topic
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 EXACTLY_ONCE = pytest.mark.parametrize("exactly_once", [False, True])

@@ -19,7 +19,7 @@ from simulation import run as command
 from simulation.checker import BrokenPromise
 from simulation.faults import KINDS, Fault
 from simulation.one_seed import run_seed
-from simulation.rare import missing
+from simulation.rare_events import missing
 from simulation.shrink import shrink
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine")

@@ -24,7 +24,7 @@ from acktree.spark.stage import Stage, Transform
 from acktree.wire.ids import origin_of
 from producers.cluster import until
 from spark import crashing_jobs
-from spark.committed import times_committed
+from spark.commit_history import times_committed
 from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

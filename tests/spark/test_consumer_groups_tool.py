@@ -9,7 +9,7 @@ from functools import cache
 import jgo
 import pytest
 
-import lacking
+import prerequisites
 from acktree.console.devbroker.jars import KAFKA_VERSION
 from acktree.console.devbroker.java import MissingJava, find_java
 from spark.spouts import SpoutTester
@@ -29,7 +29,7 @@ def command() -> tuple[str, ...]:
         ]
         return (str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars)), TOOL)
     except (MissingJava, RuntimeError, OSError) as reason:
-        lacking.give_up(f"no kafka-consumer-groups to test with: {reason}")
+        prerequisites.give_up(f"no kafka-consumer-groups to test with: {reason}")
 
 
 def consumer_groups(t: SpoutTester, *arguments: str) -> str:
