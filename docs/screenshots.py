@@ -40,7 +40,7 @@ from acktree.testing import TopologyTester
 from acktree.testing.parts import BOOTSTRAP
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from looking import look
+from console_queries import look
 
 PICTURES = Path(__file__).parent / "images"
 MAX_BYTES = 150_000

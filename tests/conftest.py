@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
-import lacking
+import prerequisites
 import simulated_kafka
 from acktree.console.devbroker import ports
 from acktree.console.devbroker.broker import LocalBroker
@@ -107,7 +107,7 @@ def bootstrap() -> Iterator[str]:
         try:
             address = _shared(running)
         except NO_KAFKA as reason:
-            lacking.give_up(f"no Kafka to test with: {reason}")
+            prerequisites.give_up(f"no Kafka to test with: {reason}")
         yield address
 
 
@@ -175,7 +175,7 @@ def _started(broker: LocalBroker, running: ExitStack) -> LocalBroker:
     try:
         broker.start()
     except NO_KAFKA as reason:
-        lacking.give_up(f"no Kafka to test with: {reason}")
+        prerequisites.give_up(f"no Kafka to test with: {reason}")
     running.callback(broker.stop)
     return broker
 

@@ -29,8 +29,8 @@ COLUMNS = {
         "tests/spark/test_source_changes.py",
     ),
     "stage, one pass": (
-        f"{STAGE}test_every_root_has_one_init_that_closes_its_tree_and_records_without_rows_are_done",
-        f"{STAGE}test_a_failed_record_and_no_other_is_processed_again",
+        f"{STAGE}test_every_root_has_one_init_and_records_without_rows_are_done",
+        f"{STAGE}test_only_a_failed_record_is_processed_again",
         f"{STAGE}test_a_second_run_continues_where_the_first_ended",
         f"{STAGE}test_only_plans_that_keep_a_records_rows_together_are_narrow",
         f"{CRASHES}test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once",
@@ -46,15 +46,15 @@ COLUMNS = {
     ),
     "`available-now`": (
         f"{NOW}test_a_first_batch_that_fails_half_way_is_run_again_and_the_rest_is_done",
-        f"{NOW}test_what_sparks_own_trigger_leaves_is_done_by_the_next_run",
-        f"{NOW}test_a_checkpoint_that_spark_says_too_late_never_skips_records",
+        f"{NOW}test_records_left_by_sparks_own_trigger_are_done_by_the_next_run",
+        f"{NOW}test_a_checkpoint_that_spark_reports_too_late_never_skips_records",
     ),
     "cap": (
-        f"{NOW}test_all_that_is_there_is_done_in_capped_batches_though_a_record_fails_at_first",
+        f"{NOW}test_all_records_are_done_in_capped_batches_even_if_one_fails_at_first",
     ),
     "bolt": (
         f"{STAGE}test_a_bolts_stage_acks_its_tuples_with_or_without_rows_and_fails_rejected_ones",
-        f"{NOW}test_a_bolt_in_spark_ends_when_it_has_acked_all_that_is_there",
+        f"{NOW}test_a_bolt_in_spark_ends_when_it_has_acked_all_its_tuples",
     ),
     "sink": ("tests/spark/test_declared_plan.py", "tests/spark/test_declared_refusals.py"),
     "Connect, its server killed": ("tests/spark/test_connect.py",),

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import NewTopic
 
-import lacking
+import prerequisites
 from acktree.console.commands.running import spark
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.java import MissingJava, find_java
@@ -41,7 +41,7 @@ def java_of(home: str | None) -> Path:
     try:
         return find_java()
     except MissingJava as reason:
-        lacking.give_up(str(reason))
+        prerequisites.give_up(str(reason))
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_wrong_option_of_the_source_is_named(kafka: str, topology: str, option
         ("includeHeaders", "'includeHeaders' is not KEY=VALUE"),
     ],
 )
-def test_what_has_an_option_of_its_own_is_no_option_of_the_source(option: str, says: str) -> None:
+def test_a_setting_with_its_own_flag_is_not_an_option_of_the_source(option: str, says: str) -> None:
     command = [*SPARK, "--spout", "s", "-b", "127.0.0.1:1", "--topology", "t", "--option", option]
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, says in result.output) == (2, True), result.output

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import lacking
+import prerequisites
 from acktree.console.devbroker import jars, ports
 from acktree.console.devbroker.broker import AlreadyRunning, BrokerDied, LocalBroker
 from acktree.console.devbroker.broker_files import (
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def broker(folder: Path) -> Iterator[LocalBroker]:
     """One running broker, for the tests that neither stop nor configure it."""
-    lacking.kafka()
+    prerequisites.kafka()
     with LocalBroker(data_dir=folder) as running:
         yield running
 
@@ -112,7 +112,7 @@ def test_waiting_for_a_dead_broker_raises_and_stopping_it_twice_removes_its_fold
 
 @pytest.mark.slow
 def test_the_jvm_ends_when_its_owner_is_killed(tmp_path):
-    lacking.kafka()
+    prerequisites.kafka()
     program = (
         "import signal, sys; from acktree.console.devbroker.broker import LocalBroker;"
         "print(LocalBroker(data_dir=sys.argv[1]).start().pid, flush=True); signal.pause()"
@@ -170,7 +170,7 @@ def test_a_second_broker_on_one_folder_is_refused_and_the_first_keeps_serving(br
 
 
 def test_a_port_in_use_is_reported_before_anything_starts(tmp_path):
-    lacking.kafka()
+    prerequisites.kafka()
     with socket.create_server((ports.LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortUnavailable, match=f"port {port} cannot be used .*in use"):
@@ -200,7 +200,7 @@ def test_the_end_of_a_log_has_causes_and_no_stack_frames(tmp_path):
 
 @pytest.mark.slow
 def test_a_setting_that_kafka_refuses_is_reported_with_kafkas_message(tmp_path):
-    lacking.kafka()
+    prerequisites.kafka()
     with pytest.raises(FormatFailed, match=r"Invalid value many for configuration num\.network\.threads"):
         LocalBroker(data_dir=tmp_path, settings={"num.network.threads": "many"}).start()
 
@@ -212,7 +212,7 @@ def test_a_setting_derived_from_port_or_folder_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_start_that_is_interrupted_leaves_nothing_running(monkeypatch, tmp_path):
-    lacking.kafka()
+    prerequisites.kafka()
     broker = LocalBroker(data_dir=tmp_path / "kafka")
     pids = []
 

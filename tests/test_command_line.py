@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import lacking
+import prerequisites
 from acktree.console.commands.options import bootstrap_option, parse_settings
 from acktree.console.devbroker import ports
 from acktree.console.main import COMMANDS, Command, CommandUnavailable, load, main
@@ -76,7 +76,7 @@ def assert_one_sentence(done: Result, *words: str) -> None:
 )
 @pytest.mark.jvm
 def test_broker_prints_only_its_address_and_stops_cleanly(tmp_path, how, style):
-    lacking.kafka()
+    prerequisites.kafka()
     with subprocess.Popen(
         [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka", "--format", style],
         stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ def test_broker_prints_only_its_address_and_stops_cleanly(tmp_path, how, style):
 @pytest.mark.slow
 @pytest.mark.jvm
 def test_broker_stops_cleanly_while_it_is_starting(tmp_path):
-    lacking.kafka()
+    prerequisites.kafka()
     with subprocess.Popen(
         [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka"],
         stdout=subprocess.PIPE,
@@ -118,7 +118,7 @@ def test_broker_stops_cleanly_while_it_is_starting(tmp_path):
 
 @pytest.mark.jvm
 def test_broker_passes_its_settings_to_kafka():
-    lacking.kafka()
+    prerequisites.kafka()
     done = acktree("broker", "--port", "0", "-X", "log.roll.hours=0")
     assert done.exit_code == 2
     assert "Invalid value 0 for configuration log.roll.hours" in done.stderr
@@ -323,7 +323,7 @@ def test_a_missing_extra_is_named():
         load("spark", Command("no_such_package.module:spark", "", "spark"))
 
 
-def test_a_missing_module_of_our_own_is_reported_as_a_bug_not_as_a_missing_extra():
+def test_a_missing_module_of_acktree_is_reported_as_a_bug_not_as_a_missing_extra():
     with pytest.raises(ModuleNotFoundError):
         load("spark", Command("acktree.no_such_module:spark", "", "spark"))
 

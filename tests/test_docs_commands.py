@@ -161,7 +161,7 @@ def shell_blocks(page: str) -> list[str]:
     return [block.text for block in blocks(HOUSE / "docs" / page) if block.language == "sh"]
 
 
-def test_the_monitoring_script_of_the_docs_alerts_when_and_only_when_something_is_wrong(
+def test_the_monitoring_script_of_the_docs_alerts_exactly_if_something_is_wrong(
     shell: Shell, bootstrap: str, unique: str, tmp_path: Path
 ):
     block, _ = shell_blocks("operate.md")

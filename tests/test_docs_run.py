@@ -229,7 +229,7 @@ def test_the_tutorial_works_as_written(console: Console, tmp_path: Path):
     ("title", "value"),
     [("shorten.py", b"a line tha"), ("upper.py", b"A LINE THAT IS LONGER THAN TEN CHARACTERS")],
 )
-def test_an_application_of_ones_own_runs_as_printed(
+def test_a_users_own_application_runs_as_printed(
     bootstrap: str, unique: str, tmp_path: Path, title: str, value: bytes
 ):
     (program,) = [each.text for each in blocks(HOUSE / "docs" / "spark.md") if each.title == title]

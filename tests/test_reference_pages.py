@@ -22,7 +22,7 @@ def test_a_generated_page_is_what_its_program_makes(name: str):
     assert (DOCS / f"{name}.md").read_text() == made["page"](), f"write it again: python docs/{name}.py"
 
 
-def test_the_diagrams_are_what_their_program_draws_and_have_a_text_for_those_who_do_not_see_them():
+def test_the_diagrams_are_what_their_program_draws_and_have_a_text_alternative():
     pages = "".join(
         path.read_text() for path in (*DOCS.glob("*.md"), HOUSE / "README.md", HOUSE / "ARCHITECTURE.md")
     )

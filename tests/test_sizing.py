@@ -43,6 +43,6 @@ def test_the_example_has_the_figures_of_the_formulas(row: str, figure: str):
     assert written == [tuple(expected)]
 
 
-def test_what_is_least_is_not_more_than_what_is_most():
+def test_no_minimum_exceeds_its_maximum():
     least, most = predict(EXAMPLE, LEAST), predict(EXAMPLE, MOST)
     assert all(least[name] <= most[name] for name in most)

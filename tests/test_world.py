@@ -151,7 +151,7 @@ def test_product_code_takes_everything_from_the_world():
         "from confluent_kafka.admin import AdminClient as Admin\nAdmin({})",
     ],
 )
-def test_a_way_of_its_own_is_found(source: str):
+def test_code_that_bypasses_the_world_is_found(source: str):
     assert own_ways(source)
 
 
@@ -167,7 +167,7 @@ def test_a_way_of_its_own_is_found(source: str):
         "import asyncio\nasync def f(): await asyncio.sleep(1)",
     ],
 )
-def test_a_right_way_is_let_through(source: str):
+def test_code_that_uses_the_world_is_accepted(source: str):
     assert own_ways(source) == []
 
 
@@ -244,7 +244,7 @@ def test_another_process_draws_other_edges(simulated: SimulatedWorld):
     assert not np.isin(source.many(100), before).any()
 
 
-def test_what_is_kept_belongs_to_one_process_of_one_world(simulated: SimulatedWorld):
+def test_a_kept_value_belongs_to_one_process_of_one_world(simulated: SimulatedWorld):
     kept: PerProcess[int] = PerProcess()
     numbers = itertools.count()
     found = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-import lacking
+import prerequisites
 from acktree.console.devbroker import ports
 from acktree.console.devbroker.broker_files import DEFAULTS, LOG_LEVEL, new_cluster_id
 from acktree.console.devbroker.jars import JarsUnavailable, broker_jars
@@ -110,5 +110,5 @@ def three_brokers(folder: Path) -> Iterator[ThreeBrokers]:
         try:
             cluster.start(running)
         except (MissingJava, JarsUnavailable) as reason:
-            lacking.give_up(f"no Kafka to test with: {reason}")
+            prerequisites.give_up(f"no Kafka to test with: {reason}")
         yield cluster

@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 from confluent_kafka import TopicPartition
 
-from acker.running import DEADLINE_S, AckerProcess, RunningAcker, SimulatedAckerProcess, wait_for
+from acker.running_ackers import DEADLINE_S, AckerProcess, RunningAcker, SimulatedAckerProcess, wait_for
 from acker.tester import entries, xor
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer, make_producer

@@ -105,7 +105,7 @@ def test_a_backlog_is_read_evenly_and_to_its_end(make, narrow, monkeypatch):
 @pytest.mark.simulated
 @pytest.mark.parametrize("waits_again", [True, False])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_topic_that_waited_when_its_partition_was_revoked_is_read_when_it_comes_back(
+def test_a_topic_paused_when_its_partition_was_revoked_is_read_when_it_comes_back(
     make, monkeypatch, protocol, waits_again
 ):
     is_ahead = True

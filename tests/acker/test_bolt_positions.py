@@ -90,7 +90,7 @@ def waiting(make):
 
 @pytest.mark.promise("all workers of a bolt")
 @pytest.mark.real
-def test_no_tree_times_out_while_its_bolt_is_away_and_what_was_lost_is_found_when_it_is_back(waiting):
+def test_no_tree_times_out_while_its_bolt_is_down_and_lost_ones_do_once_it_is_back(waiting):
     it = waiting()
     it.emit(1, 2)
     it.emit(3)
@@ -112,7 +112,7 @@ def test_trees_time_out_once_their_tuples_are_read(waiting):
     assert it.cluster.timed_out == {1}
 
 
-def test_acks_of_a_backlog_that_is_worked_off_in_a_moment_come_before_its_timeouts(waiting):
+def test_acks_of_a_backlog_that_is_processed_quickly_come_before_its_timeouts(waiting):
     it = waiting()
     roots = range(1, 20_001)
     it.cluster.init_many([(root, root) for root in roots])
@@ -126,7 +126,7 @@ def test_acks_of_a_backlog_that_is_worked_off_in_a_moment_come_before_its_timeou
     assert it.cluster.timed_out == set()
 
 
-def test_a_bolt_that_is_slower_than_its_backlog_is_waited_for(waiting):
+def test_the_acker_waits_for_a_bolt_that_is_slower_than_its_backlog(waiting):
     it = waiting()
     for _ in range(2 * LONG_S):
         it.write_record(b"untracked")
@@ -136,7 +136,7 @@ def test_a_bolt_that_is_slower_than_its_backlog_is_waited_for(waiting):
     assert it.cluster.timed_out == set()
 
 
-def test_each_hop_that_lags_has_its_time(waiting):
+def test_timeouts_wait_for_each_lagging_hop(waiting):
     it = waiting()
     it.cluster.init(1, 7)
     it.write(1)
@@ -152,7 +152,7 @@ def test_each_hop_that_lags_has_its_time(waiting):
 
 @pytest.mark.real
 @pytest.mark.parametrize("outcomes", [("commit",), ("abort",), ("commit", "abort")], ids="-".join)
-def test_a_topic_that_ends_in_the_mark_of_a_transaction_is_read_to_its_end(waiting, outcomes):
+def test_a_topic_that_ends_in_a_transaction_marker_is_read_to_its_end(waiting, outcomes):
     it = waiting()
     it.write_in_transaction(*outcomes)
     it.cluster.init(LOST, LOST).sent()
@@ -160,7 +160,7 @@ def test_a_topic_that_ends_in_the_mark_of_a_transaction_is_read_to_its_end(waiti
     it.cluster.await_failed([LOST])
 
 
-def test_the_next_acker_waits_for_the_bolt_too_and_finds_what_was_lost(waiting):
+def test_the_next_acker_also_waits_for_the_bolt_and_then_times_out_lost_trees(waiting):
     it = waiting()
     it.emit(1)
     it.cluster.init(LOST, LOST).sent()
@@ -199,9 +199,7 @@ def test_a_bolt_of_another_topology_that_reads_the_same_topic_moves_no_clock(wai
     assert it.cluster.timed_out == set()
 
 
-def test_no_tree_times_out_while_a_partition_does_not_say_where_it_ends_and_a_report_names_the_bolt(
-    waiting, monkeypatch
-):
+def test_no_tree_times_out_while_a_log_end_is_unknown_and_a_report_names_the_bolt(waiting, monkeypatch):
     """A partition without a leader: what waits in it is not known, and neither is when that will end."""
     it = waiting()
     it.emit(1)
@@ -221,7 +219,7 @@ def test_no_tree_times_out_while_a_partition_does_not_say_where_it_ends_and_a_re
     it.cluster.await_failed([1])
 
 
-def test_trees_time_out_once_the_broker_answers_again_where_topics_end(waiting, monkeypatch):
+def test_trees_time_out_once_the_ends_of_topics_are_known_again(waiting, monkeypatch):
     it = waiting()
     it.emit(1)
     it.commit()
@@ -236,7 +234,7 @@ def test_trees_time_out_once_the_broker_answers_again_where_topics_end(waiting, 
     it.cluster.await_failed([1])
 
 
-def test_what_ends_the_looks_ends_the_acker_whose_trees_would_never_time_out(waiting, monkeypatch):
+def test_an_error_that_ends_the_reading_of_bolt_positions_ends_the_acker(waiting, monkeypatch):
     it = waiting()
     registry = Registry(it.cluster.bootstrap, it.cluster.name, {})
     positions = BoltPositions(it.cluster.bootstrap, {}, registry.history, lambda: 0)

@@ -97,7 +97,7 @@ def test_the_acker_count_changes_up_and_down_under_load_without_a_replay(make):
         pytest.param(PROTOCOLS["kip-848"], True, id="kip-848-static"),
     ],
 )
-def test_nothing_times_out_while_ackers_join_and_leave_every_few_records_on_a_busy_machine(
+def test_nothing_times_out_while_ackers_join_and_leave_constantly_on_a_busy_machine(
     make, busy, protocol, is_static
 ):
     cluster = make(ackers=4, timeout_s=120)
@@ -184,7 +184,7 @@ def test_an_acker_fenced_by_another_of_the_same_name_stops_with_one_sentence(mak
 @pytest.mark.real
 @pytest.mark.timeout(240)
 @pytest.mark.promise("an acker")
-def test_the_other_of_two_ackers_takes_over_when_the_session_of_a_killed_one_ends(make):
+def test_the_second_acker_takes_over_when_the_session_of_a_killed_one_ends(make):
     cluster = make(ackers=2, timeout_s=120)
     members = [cluster.start_process().await_ready(), cluster.start_process().await_ready()]
     load = Load(cluster, seed=6)

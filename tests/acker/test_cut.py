@@ -32,7 +32,7 @@ def test_the_cut_stays_where_the_oldest_pending_root_began():
     assert tester.partition.cut == tester.partition.positions == (12, 12)
 
 
-def test_an_orphan_holds_the_cut_too():
+def test_an_orphan_also_holds_the_cut():
     tester = Tester().init(A, 1)
     tester.now_ms += BUCKET_MS
     tester.ack(B, 1)
@@ -149,7 +149,7 @@ def test_bucket_numbers_wrap_around():
         assert buckets.cut(Positions(10**9, 10**9)) == (number, number)
 
 
-def test_outlived_counts_from_the_oldest_bucket_on_and_stops_at_the_first_that_is_young():
+def test_outlived_counts_from_the_oldest_bucket_and_stops_at_the_first_young_one():
     buckets = CutBuckets(np.ones(BUCKETS, np.int32), Positions(0, 0))
     for number, latest_ms in enumerate([0, 5000, 1000]):
         buckets.open(number * BUCKET_MS, Positions(number, number), latest_ms)
@@ -176,7 +176,7 @@ def cut_lag_s(tester):
 
 
 @pytest.mark.parametrize("kind", ["ack", "fail", "reset"])
-def test_when_quiet_the_cut_reaches_the_end_within_a_timeout_although_an_init_never_comes(kind):
+def test_when_quiet_the_cut_reaches_the_end_in_a_timeout_even_if_an_init_is_missing(kind):
     tester = Tester(ORPHAN_LIMITS).observe().expire()
     getattr(tester, kind)(A)
     assert tester.wait(20_000, 1000).partition.cut == (0, 0)
@@ -208,7 +208,7 @@ def test_resets_let_an_orphan_hold_the_cut_until_its_init():
     assert tester.crash(tester.partition.cut).init(A, 1).acked == [(0, A)]
 
 
-def test_an_orphan_that_resets_keep_alive_holds_the_cut_for_half_the_retention_at_most():
+def test_an_orphan_kept_alive_by_resets_holds_the_cut_for_at_most_half_the_retention():
     tester = Tester(AgeLimits.of_seconds(3, 30, 100)).observe().expire().ack(A, 1)
     for _ in range(60):
         tester.wait(1000, 500).reset(A)
@@ -230,14 +230,14 @@ def test_a_crash_after_the_hold_can_only_delay_a_tree():
     assert tester.wait(35_000, 1000).timed_out == [(0, A)]
 
 
-def test_late_messages_of_roots_that_an_earlier_owner_finished_hold_no_cut_for_a_timeout():
+def test_late_messages_of_roots_an_earlier_owner_finished_hold_the_cut_only_briefly():
     tester = Tester(ORPHAN_LIMITS).observe().expire().init(A, 1).ack(A, 1)
     tester.crash(tester.partition.cut).ack(A, 1)
     assert tester.partition.table.orphans == 1
     assert tester.wait(30_000, 1000).partition.cut == tester.partition.positions
 
 
-def test_pending_roots_and_young_orphans_keep_their_birth_when_old_orphans_get_a_new_one():
+def test_only_old_orphans_get_a_new_birth_and_no_pending_root_or_young_orphan_does():
     tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1).wait(1000).init(B, 1).wait(27_000, 1000)
     tester.ack(13, 1)
     born = [tester.entry(root).bucket for root in (B, 13)]
@@ -270,7 +270,7 @@ def test_without_a_message_timeout_an_orphan_holds_the_cut_until_its_own():
     assert tester.wait(3000).partition.cut == (0, 1)
 
 
-def test_the_cut_goes_back_with_a_log_that_has_lost_its_end_and_pending_roots_stay():
+def test_the_cut_goes_back_with_a_truncated_log_and_pending_roots_stay():
     tester = Tester().init(A, 1).ack(A, 1)
     tester.now_ms += BUCKET_MS
     tester.init(B, 1)

@@ -82,7 +82,7 @@ def test_a_dropped_orphan_is_not_remembered_as_finished():
     assert tester.ack(A, 1).partition.table.orphans == 1
 
 
-def test_finished_roots_are_remembered_for_one_orphan_timeout_at_least_and_two_at_most():
+def test_finished_roots_are_remembered_for_one_to_two_orphan_timeouts():
     tester = Tester(LIMITS).observe().expire().wait(20_000).init(A, 1).ack(A, 1)
     assert tester.wait(29_000).ack(A, 1).partition.table.late == 1
     assert tester.wait(32_000).ack(A, 1).partition.table.late == 1
@@ -174,7 +174,7 @@ def test_a_finished_set_doubles_once_three_quarters_are_full():
     assert places == [1024, 2048, 20_000]
 
 
-def test_the_memory_of_finished_roots_is_that_of_both_sets_and_as_large_as_documented():
+def test_the_memory_of_finished_roots_is_that_of_both_sets_and_as_documented():
     finished = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED))
     finished.reserve(5000)
     young = finished.nbytes - 8 * (1 + BUFFERED_ROOTS)
@@ -187,9 +187,7 @@ def test_the_memory_of_finished_roots_is_that_of_both_sets_and_as_large_as_docum
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())
 @examples(100)
-def test_a_crash_among_late_messages_loses_no_tree_and_without_a_crash_the_cut_is_the_end(
-    draw, trees, may_crash
-):
+def test_late_messages_lose_no_tree_in_a_crash_and_otherwise_hold_no_cut(draw, trees, may_crash):
     edge_source = random.Random(draw.random()).getrandbits
     sent = {root: grow_tree(draw, root, lambda: edge_source(64) | 1) for root in range(1, trees + 1)}
     stream = [(root, message) for root, messages in sent.items() for message in messages]

@@ -87,7 +87,7 @@ def test_a_second_init_cannot_complete_a_tree(tester):
     assert tester.ack(A, 1).ack(A, 2).acked == [(0, A)]
 
 
-def test_a_second_init_inside_one_record_is_ignored_too(tester):
+def test_a_second_init_in_the_same_record_is_also_ignored(tester):
     tester.init_record([(A, 3), (A, 3)])
     assert not tester.acked
     assert tester.partition.table.duplicated_inits == 1
@@ -118,7 +118,7 @@ def test_a_fail_before_its_init_is_remembered_with_its_reason(tester):
     assert len(tester.partition.table) == 0
 
 
-def test_of_two_early_fails_the_first_one_gives_the_reason(tester):
+def test_the_first_of_two_early_fails_gives_the_reason(tester):
     tester.fail(A, "first").fail(A, "second").init(A, 1)
     assert tester.failed == [(0, A, because("first"))]
 
@@ -136,7 +136,7 @@ def test_an_early_fail_that_says_when_to_retry_is_remembered_with_it(tester):
     assert len(tester.partition.table) == 0
 
 
-def test_of_several_fails_the_first_one_says_when_to_retry(tester):
+def test_the_first_of_several_fails_says_when_to_retry(tester):
     tester.init(A, 1).fail(A, "plain").fail_with_retry(A, NEVER)
     tester.init(B, 1).fail_with_retry(B, 500).fail_with_retry(B, NEVER).fail(B)
     tester.fail(C, "plain").fail_with_retry(C, NEVER).init(C, 1)
@@ -147,7 +147,7 @@ def test_of_several_fails_the_first_one_says_when_to_retry(tester):
     ]
 
 
-def test_a_fail_after_early_acks_is_remembered_too(tester):
+def test_a_fail_after_early_acks_is_also_remembered(tester):
     tester.ack(A, 1).fail(A, "late").init(A, 1)
     assert tester.failed == [(0, A, because("late"))]
 
@@ -213,7 +213,7 @@ def test_a_root_may_occur_several_times_in_one_record(tester):
     assert tester.partition.table.late == 2
 
 
-def test_of_three_roots_the_one_not_acked_stays_pending(tester):
+def test_only_the_unacked_one_of_three_roots_stays_pending(tester):
     tester.init(A, 1).init(B, 2).init(C, 3).ack(A, 1).ack(C, 3)
     assert tester.acked == [(0, A), (0, C)]
     assert tester.entry(B).value == 2

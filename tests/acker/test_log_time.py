@@ -58,13 +58,13 @@ def test_a_record_without_an_append_time_does_not_move_the_clock():
     assert clock.time_ms == 600
 
 
-def test_no_record_moves_the_clock_past_the_wall():
+def test_no_record_moves_the_clock_past_wall_time():
     clock = TopicClock(0)
     clock.fold(times(500, 10_000, 10_001), 3, wall_ms=9000)
     assert clock.time_ms == 9000
 
 
-def test_at_the_end_of_the_log_the_clock_is_the_wall_before_the_end_was_asked_for():
+def test_at_the_end_of_the_log_the_clock_is_the_wall_time_before_the_end_was_queried():
     clock = TopicClock(5)
     clock.observe(Watermark(wall_ms=1000, high=5))
     assert clock.time_ms == 1000
@@ -113,7 +113,7 @@ def test_log_time_is_the_smaller_of_both_topics():
     assert clock.time_ms == 400
 
 
-def test_the_age_of_a_root_lies_between_log_time_and_the_wall():
+def test_the_age_of_a_root_lies_between_log_time_and_wall_time():
     clock = LogClock(TopicClock(0), TopicClock(0))
     clock.inits.observe(Watermark(1000, 0))
     clock.acks.observe(Watermark(1000, 0))
@@ -156,7 +156,7 @@ def test_a_leap_is_at_least_three_scan_intervals(timeout_ms):
     assert limits.leap_ms >= 3 * limits.scan_interval_ms
 
 
-def test_of_three_roots_those_acked_in_time_do_not_time_out(tester):
+def test_those_of_three_roots_that_are_acked_in_time_do_not_time_out(tester):
     tester.init(A, 1).init(B, 2).init(13, 3).wait(T_MS // 2)
     tester.ack(A, 1).ack(13, 3).wait(T_MS)
     assert tester.acked == [(0, A), (0, 13)]
@@ -215,7 +215,7 @@ def test_timeouts_can_be_turned_off_and_the_life_limit_stays():
     assert len(tester.partition.table) == 0
 
 
-def test_a_message_timeout_of_0_is_none_and_every_root_ends_at_half_the_retention():
+def test_with_a_message_timeout_of_0_every_root_ends_at_half_the_retention():
     tester = (
         Tester(AgeLimits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1).wait(49_000, 500)
     )
@@ -263,7 +263,7 @@ def test_an_acker_away_for_ten_timeouts_times_out_nothing_that_was_acked_meanwhi
     assert len({root for _, root in writer.acked}) == 1000
 
 
-def test_a_partition_held_back_by_a_hanging_transaction_times_out_nothing_when_it_is_released(tester):
+def test_nothing_times_out_when_a_hanging_transaction_releases_a_partition(tester):
     """The ack topic's position stops below the high watermark, so log time stands still."""
     for root in range(1, 11):
         tester.init(root, root)
@@ -297,7 +297,7 @@ def test_after_an_outage_what_is_not_acked_times_out_once_that_time_is_over(test
     assert tester.timed_out == [(0, A)]
 
 
-def test_a_leap_while_catching_up_delays_timeouts_too():
+def test_a_leap_while_catching_up_also_delays_timeouts():
     writer = Tester(LIMITS, eager=False).init(A, 1).init(B, 1).ack(B, 0).ack(B, 0)
     writer.now_ms += 100_000
     writer.init(20, 0).init(21, 0).ack(20, 0).ack(20, 0)
@@ -315,7 +315,7 @@ def test_changed_limits_apply_to_what_is_pending(tester):
     assert tester.wait(100).timed_out == [(0, A)]
 
 
-def test_limits_are_those_of_the_topology_and_a_leap_is_a_tenth_of_the_timeout_or_a_second():
+def test_limits_come_from_the_topology_and_a_leap_is_a_tenth_of_the_timeout_or_1_s():
     assert AgeLimits.of_seconds(30, 300, 21_600) == AgeLimits(30_000, 300_000, 10_800_000)
     assert [AgeLimits(ms, 10 * ms, inf).leap_ms for ms in (1000, 10_000, 30_000)] == [1000, 1000, 3000]
 
@@ -333,14 +333,14 @@ def test_an_orphan_holds_the_cut_for_a_timeout_less_a_bucket_and_a_scan_interval
     assert AgeLimits(timeout_ms, 10 * timeout_ms, inf).hold_ms == hold_ms
 
 
-def test_the_oldest_pending_root_is_reported_with_its_age_which_is_never_negative():
+def test_the_oldest_pending_root_is_reported_with_an_age_that_is_never_negative():
     tester = Tester(LIMITS).init(A, 1)
     assert tester.partition.oldest_pending(9) == [(0.0, A)]
     assert tester.observe().wait(1500).partition.oldest_pending(9) == [(1.5, A)]
     assert Tester(LIMITS).observe().partition.oldest_pending(9) == []
 
 
-def test_a_clock_whose_log_has_lost_its_end_awaits_no_end_that_is_gone_and_keeps_its_time():
+def test_after_a_truncation_a_clock_keeps_its_time_and_awaits_no_lost_end():
     clock = TopicClock(5)
     clock.observe(Watermark(wall_ms=1000, high=5))
     clock.observe(Watermark(wall_ms=2000, high=9))

@@ -15,7 +15,7 @@ RESET_T_S = 3.0  # more than a busy machine keeps this process from running
 
 
 @pytest.mark.real
-def test_of_three_roots_the_one_not_acked_times_out_and_not_early(make):
+def test_the_unacked_one_of_three_roots_times_out_and_not_early(make):
     cluster = make(timeout_s=T_S)
     cluster.start()
     cluster.init(2, 2).sent()

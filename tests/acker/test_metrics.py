@@ -33,7 +33,7 @@ def test_the_oldest_pending_root_is_found_by_its_init_or_last_reset():
     assert figures == {"oldest_root_age_s": 0.6, **ages({0xCD: 0.6, 0xAB: 0.1})}
 
 
-def test_of_all_partitions_together_the_oldest_roots_are_reported_and_no_more():
+def test_only_the_oldest_roots_of_all_partitions_together_are_reported():
     testers = [Tester(AgeLimits.of_seconds(600, 600, 6000)).observe() for _ in range(3)]
     for number in range(3 * OLDEST_ROOTS):
         for tester in testers:

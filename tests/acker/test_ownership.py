@@ -128,7 +128,7 @@ def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
     assert own.partitions == {}
 
 
-def test_a_partition_assigned_again_without_a_revocation_starts_anew(own, dropped):
+def test_a_partition_assigned_again_without_a_revocation_starts_over(own, dropped):
     """The consumer reads it from the cut again, so the old state would fold twice."""
     consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))

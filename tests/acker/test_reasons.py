@@ -26,7 +26,7 @@ def test_stacks_beyond_their_limit_are_not_kept_but_reasons_and_coordinates_are(
     assert [len(each.stack) for each in found] == [MAX_STACK] * fitting + [0] * 5
 
 
-def test_what_was_taken_makes_room_again():
+def test_reasons_that_were_taken_make_room_again():
     reasons = Reasons()
     for root in range(3 * MAX_STACKS // MAX_STACK):
         reasons.add(root % 7, reason("x" * MAX_STACK))
@@ -45,7 +45,7 @@ def results_of(*values: bytes, early: bool) -> list:
     return [decode_result(value).failed for _, value in found]
 
 
-def test_what_a_fail_says_is_in_the_one_result_of_its_root():
+def test_the_details_of_a_fail_are_in_the_only_result_of_its_root():
     failed = FailedTuple("words", 3, 7, "in execute\n")
     for fail in (Fail(4, "no", NEVER, failed), Fail(4, "no", 900), Fail(4, "no")):
         for early in (False, True):
@@ -53,7 +53,7 @@ def test_what_a_fail_says_is_in_the_one_result_of_its_root():
             assert found == [(Failure(4, Cause.FAILED, "b", *fail[1:]),)]
 
 
-def test_roots_whose_tuples_failed_at_several_places_are_in_one_result_a_stack_trace():
+def test_roots_that_failed_at_several_places_get_one_result_per_stack_trace():
     fails = [
         Fail(root, "no", failed_tuple=FailedTuple("words", 0, root, "ab"[root % 2])) for root in (1, 2, 3)
     ]

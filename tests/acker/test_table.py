@@ -101,7 +101,7 @@ def test_when_pending_roots_fill_the_cap_orphans_are_refused_and_inits_are_not()
     assert len(tester.acked) == 61
 
 
-def test_an_empty_record_is_folded_though_pending_roots_are_over_the_cap():
+def test_an_empty_record_is_folded_even_if_pending_roots_are_over_the_cap():
     """It needs no room, but one orphan was there to evict, of which half was none."""
     tester = Tester(max_entries=4).ack_record(acks=[(1, 1)])
     tester.init_record((root, 1) for root in range(2, 7)).ack_record()

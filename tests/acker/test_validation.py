@@ -114,7 +114,7 @@ def test_a_rejected_record_has_no_effect_at_all(validator):
     assert partition.table.folded == 3
 
 
-def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(validator, asked):
+def test_an_unknown_version_is_looked_up_once_per_batch_and_impossible_ones_never(validator, asked):
     validator.inits(
         "i", 0, [inits((2, 1), version=version) for version in (1, 2, -1, 0, 70_000)], range(5), 0
     )
@@ -199,7 +199,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_of_bad_records_takes_the_memory_of_the_latest_ones_only(validator, asked, invalid, flood):
+def test_a_flood_of_bad_records_keeps_only_the_latest_ones_in_memory(validator, asked, invalid, flood):
     batch, batches = [flood()] * 2000, 10
     validator.inits("i", 0, batch, range(2000), 0)
     tracemalloc.start()

@@ -72,7 +72,7 @@ def ends(*offsets):
     ],
     ids=["passed", "behind", "nothing committed", "not known", "a lost end", "a lost end, behind"],
 )
-def test_a_bolt_has_worked_to_a_time_once_it_has_committed_all_that_was_there(committed, newest, left):
+def test_a_bolt_has_worked_up_to_a_time_once_it_has_committed_the_log_ends_of_then(committed, newest, left):
     assert Barrier(1, ends(5, 7)).left(committed, newest) == left
 
 
@@ -81,7 +81,7 @@ def see(clock, at_ms, now, committed):
     return clock.worked_ms
 
 
-def test_a_bolt_in_a_queue_has_worked_to_the_newest_time_whose_ends_it_has_passed():
+def test_a_lagging_bolt_has_worked_up_to_the_last_time_whose_log_ends_it_has_passed():
     clock = BoltClock()
     assert see(clock, 0, (10, 10), (0, 0)) == NEVER_MS
     assert see(clock, 1000, (20, 20), (9, 10)) == NEVER_MS
@@ -93,14 +93,14 @@ def test_a_bolt_in_a_queue_has_worked_to_the_newest_time_whose_ends_it_has_passe
 
 
 @pytest.mark.parametrize("now", [(4, 4), (12, 12)], ids=["not yet", "as far as before"])
-def test_a_log_that_has_lost_its_end_and_grown_again_between_two_looks_stops_no_clock(now):
+def test_a_log_truncated_and_regrown_between_two_observations_stops_no_clock(now):
     clock = BoltClock()
     assert see(clock, 0, (10, 10), (5, 5)) == NEVER_MS
     assert see(clock, 1000, now, (2, 2)) == NEVER_MS
     assert see(clock, 2000, now, now) == 2000
 
 
-def test_a_partition_that_a_topic_made_anew_does_not_have_stops_no_clock():
+def test_a_partition_missing_from_a_recreated_topic_stops_no_clock():
     clock = BoltClock()
     assert see(clock, 0, (10, 10), (5, 5)) == NEVER_MS
     clock.see(Barrier(1000, {PLACES[0]: 3}), {PLACES[0]: 2})
@@ -109,7 +109,7 @@ def test_a_partition_that_a_topic_made_anew_does_not_have_stops_no_clock():
     assert clock.worked_ms == 2000
 
 
-def test_a_bolt_that_is_far_behind_is_followed_in_steps_of_a_part_of_its_queue():
+def test_a_bolt_far_behind_is_followed_in_fractions_of_its_queue():
     clock, per_s = BoltClock(), 10
     for second in range(100 * MAX_LOOKS):
         done = max(0, second - 1000) * per_s
@@ -119,7 +119,7 @@ def test_a_bolt_that_is_far_behind_is_followed_in_steps_of_a_part_of_its_queue()
     assert len(clock._barriers) <= MAX_LOOKS
 
 
-def test_a_partition_in_which_nothing_moves_is_named_before_a_longer_queue():
+def test_a_stalled_partition_is_named_before_a_longer_queue():
     clock = BoltClock()
     for second in range(STILL_MS // 1000 + 1):
         see(clock, 1000 * second, (1000, 3), (second, 2))
@@ -127,7 +127,7 @@ def test_a_partition_in_which_nothing_moves_is_named_before_a_longer_queue():
     assert clock.behind.still_ms == 0
 
 
-def test_a_bolt_of_which_nothing_was_seen_is_behind_since_then_and_still():
+def test_an_unobserved_bolt_counts_as_behind_and_stalled():
     clock = BoltClock()
     clock.unseen(7)
     clock.unseen(5000)
@@ -138,7 +138,7 @@ def test_a_bolt_of_which_nothing_was_seen_is_behind_since_then_and_still():
     assert clock.behind == Behind(6000, "", 7000)
 
 
-def test_the_limit_of_a_spout_is_the_bolt_furthest_behind_that_it_can_reach():
+def test_a_spout_is_limited_by_the_bolt_furthest_behind_that_it_can_reach():
     clock = clock_of()
     assert clock.limits(0) == {}
     clock.see(
@@ -152,7 +152,7 @@ def test_the_limit_of_a_spout_is_the_bolt_furthest_behind_that_it_can_reach():
     assert set(clock.limits(5000)) == {"lines"}
 
 
-def test_a_root_that_waits_ends_at_half_of_the_control_retention():
+def test_a_waiting_root_ends_at_half_of_the_control_retention():
     limits = AgeLimits.of_seconds(message_s=3, orphan_s=30, retention_s=60)
     tester = Tester(limits).observe().expire().init(A, 1)
     found = set[int]()
@@ -168,13 +168,13 @@ def test_a_root_that_waits_ends_at_half_of_the_control_retention():
     assert found == {A}
 
 
-def test_a_spout_waits_for_every_bolt_that_its_records_can_get_to():
+def test_a_spout_waits_for_every_bolt_that_its_records_can_reach():
     history = History("t", {1: published()})
     assert bolts_behind(history, "lines") == {"count", "store"}
     assert bolts_behind(history, "clicks") == {"store"}
 
 
-def test_a_bolt_is_waited_for_as_long_as_a_known_version_leads_to_it_and_the_newest_has_it():
+def test_a_spout_waits_for_a_bolt_of_the_newest_version_that_any_version_leads_to():
     moved = TEXT.replace('emits = ["words"]', 'emits = ["pages"]').replace(
         '["pages"]\n[bolts', '["words"]\n[bolts'
     )
@@ -185,7 +185,7 @@ def test_a_bolt_is_waited_for_as_long_as_a_known_version_leads_to_it_and_the_new
     assert bolts_behind(history, "lines") == {"store"}
 
 
-def test_the_clock_of_a_spout_is_that_of_its_bolt_that_is_behind():
+def test_the_clock_of_a_spout_is_that_of_its_bolt_furthest_behind():
     clock = clock_of()
     clock.see(Look(100, {"count": 40, "store": 90}))
     assert clock.clocks(now_ms=200, folded_ms=100).tolist() == [40, 90, 200]
@@ -197,7 +197,7 @@ def test_a_clock_is_never_later_than_log_time():
     assert clock.clocks(now_ms=50, folded_ms=100).tolist() == [50, 50, 50]
 
 
-def test_what_was_seen_counts_once_all_that_was_in_the_log_then_is_folded():
+def test_an_observation_counts_once_the_log_up_to_it_is_folded():
     clock = clock_of()
     clock.see(Look(100, {"count": 40, "store": 40}))
     clock.see(Look(200, {"count": 190, "store": 190}))
@@ -206,18 +206,18 @@ def test_what_was_seen_counts_once_all_that_was_in_the_log_then_is_folded():
     assert clock.clocks(now_ms=300, folded_ms=200).tolist() == [190, 190, 300]
 
 
-def test_a_bolt_of_which_nothing_is_known_stops_the_clock():
+def test_a_bolt_that_was_not_observed_stops_the_clock():
     clock = clock_of()
     clock.see(Look(100, {"store": 90}))
     assert clock.clocks(now_ms=200, folded_ms=100).tolist() == [NEVER_MS, 90, 200]
 
 
-def test_a_task_of_no_spout_and_a_spout_without_bolts_age_by_log_time():
+def test_roots_of_no_spout_and_of_a_spout_without_bolts_age_by_log_time():
     alone = published(1, TEXT.split("[bolts.count]")[0], lines=(3,), clicks=(1,))
     assert clock_of(alone).clocks(now_ms=200, folded_ms=NEVER_MS).tolist() == [200] * 5
 
 
-def test_looks_are_bounded_and_the_oldest_and_newest_stay_near():
+def test_observations_are_bounded_and_the_newest_is_kept():
     clock = clock_of()
     for at_ms in range(10 * MAX_LOOKS):
         clock.see(Look(at_ms, {"count": at_ms, "store": at_ms}))
@@ -248,7 +248,7 @@ def test_a_root_ages_by_the_clock_of_its_task():
     assert expire(tester, START_MS + T_MS + 20, 0, 0).roots.tolist() == [A]
 
 
-def test_each_ack_makes_a_root_younger_and_no_orphan():
+def test_each_ack_makes_a_root_younger_but_not_an_orphan():
     tester = waiting().ack(99, 1)
     tester.now_ms += 2000
     tester.ack(A, 5).ack(99, 5)

@@ -78,13 +78,13 @@ CASES: dict[str, tuple[Script, list[str]]] = {
 
 
 @pytest.mark.parametrize(("script", "left"), CASES.values(), ids=CASES)
-def test_a_cleaned_log_holds_what_counts(script: Script, left: list[str]):
+def test_a_cleaned_log_holds_the_expected_records(script: Script, left: list[str]):
     found = run_simulated(script)[-1]["records"].get("t/0", [])
     assert [f"{key}={value}" for _, key, value, *_ in found if key != "roll"] == left
 
 
 @pytest.mark.slow
-def test_both_leave_the_same(own_broker: Callable[..., LocalBroker]):
+def test_both_kafkas_leave_the_same_records(own_broker: Callable[..., LocalBroker]):
     bootstrap = own_broker(settings=BROKER).bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     for script, _ in CASES.values():

@@ -50,7 +50,7 @@ def differences(bootstrap: str, seeds: range) -> list[Difference]:
 
 @pytest.mark.abandons_clients
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.slow)], ids=repr)
-def test_random_scripts_show_the_same_on_both(bootstrap: str, seeds: range):
+def test_random_scripts_show_the_same_on_both_kafkas(bootstrap: str, seeds: range):
     found = differences(bootstrap, seeds)
     assert not found, found[0]
 
@@ -162,7 +162,7 @@ def test_every_method_of_a_message_exists_on_the_real_class(name: str):
 
 
 @pytest.mark.parametrize("simulated", [SimulatedConsumer, SimulatedProducer, SimulatedAdmin])
-def test_what_is_not_simulated_says_so_by_name(simulated: type):
+def test_a_call_that_is_not_simulated_says_so_by_name(simulated: type):
     kernel = Kernel()
     client = simulated(Network(Cluster(kernel), kernel.process("p"), lambda: 0.0), {})
     with pytest.raises(NotSimulated, match="set_sasl_credentials"):

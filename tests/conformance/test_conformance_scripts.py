@@ -129,7 +129,7 @@ SCRIPTS: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_both_show_the_same(bootstrap: str, admin: AdminClient, script: Script):
+def test_both_kafkas_show_the_same(bootstrap: str, admin: AdminClient, script: Script):
     difference = compare(script, bootstrap, admin, f"conformance-{uuid.uuid4().hex[:12]}")
     assert difference is None, difference
 
@@ -150,7 +150,7 @@ def subscribed_twice(world: World, bootstrap: str, prefix: str, protocol: str) -
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_consumer_that_subscribes_anew_while_it_joins_gets_the_newer_topics(
+def test_a_consumer_that_subscribes_again_while_it_joins_gets_the_newer_topics(
     bootstrap: str, admin: AdminClient, protocol: str
 ):
     prefix = f"conformance-{uuid.uuid4().hex[:12]}"
@@ -170,7 +170,7 @@ def test_a_consumer_that_subscribes_anew_while_it_joins_gets_the_newer_topics(
     assert found == {"-0", "-1"}
 
 
-def test_the_uniform_assignor_leaves_members_what_they_have():
+def test_the_uniform_assignor_lets_members_keep_what_they_have():
     members = [Member(name, ("t",), 45.0, 300.0, assignor="uniform") for name in "abc"]
     first = assign(members, {"t": 3})
     assert first == {"a": [("t", 0)], "b": [("t", 1)], "c": [("t", 2)]}

@@ -153,7 +153,7 @@ def has_call_without_time(script: Script) -> bool:
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_both_show_the_same(bootstrap: str, admin: AdminClient, script: Script):
+def test_both_kafkas_show_the_same(bootstrap: str, admin: AdminClient, script: Script):
     difference = compare(script, bootstrap, admin, f"conformance-{uuid.uuid4().hex[:12]}")
     for _ in range(TRIES_WITHOUT_TIME - 1 if has_call_without_time(script) else 0):
         if difference is not None:
@@ -187,6 +187,6 @@ def offsets_behind_a_transaction_s(backoff: dict[str, int]) -> float:
     return taken[1]
 
 
-def test_offsets_behind_a_transaction_that_is_ending_wait_for_the_back_off_of_their_producer():
+def test_offsets_sent_behind_an_ending_transaction_wait_for_the_producers_back_off():
     assert offsets_behind_a_transaction_s({"retry.backoff.ms": 5}) < 0.04
     assert 0.1 < offsets_behind_a_transaction_s({}) < 0.12

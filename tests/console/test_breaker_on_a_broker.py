@@ -18,7 +18,7 @@ from acktree.producers import BasicBolt
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.loop import Worker
 from console.page_visitor import visit
-from offers import Offers
+from offering_spout import Offers
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 

@@ -26,7 +26,7 @@ def test_a_cell_shows_control_characters_instead_of_sending_them():
 
 
 @pytest.mark.parametrize("text", ["Grüße, 世界 🎉", "a\u200db", "\xa0"])
-def test_what_a_terminal_shows_stays_as_it_is(text: str):
+def test_printable_text_is_unchanged(text: str):
     assert printable(text) == text
 
 
@@ -41,7 +41,7 @@ def test_reasons_in_lists_are_short_and_without_control_characters():
     assert row.rstrip().endswith("x…")
 
 
-def test_an_age_that_is_not_known_is_never_shown_as_one():
+def test_an_unknown_age_is_never_shown_as_an_age():
     known = PendingRecord("s", "t", 0, 2, 0, "in flight", 75.0, None, 0, 1, "00", 0, 75.0)
     bound = replace(known, age_s=None, at_least_s=45.0, first_emission_ms=None)
     nothing = replace(bound, at_least_s=None)
@@ -79,7 +79,7 @@ def test_a_time_has_its_zone_and_its_date_unless_that_is_today():
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \+0545", yesterday)
 
 
-def test_a_time_that_no_calendar_has_is_a_number():
+def test_a_time_outside_the_calendar_is_shown_as_a_number():
     assert moment(10**20) == f"{10**20} ms since 1970"
 
 

@@ -62,7 +62,7 @@ def spout(topology: DeadLetterTopology) -> Callable[[], StateWriter]:
     return lambda: StateWriter(topology)
 
 
-def test_what_the_state_says_is_done_is_done_before_the_group_shows_it(spout: Callable[[], StateWriter]):
+def test_records_done_in_the_state_are_done_before_the_group_shows_it(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE])
@@ -70,7 +70,7 @@ def test_what_the_state_says_is_done_is_done_before_the_group_shows_it(spout: Ca
     assert made.trace(DONE)["frontier"] == COMMITTED
 
 
-def test_the_newest_state_of_a_partition_counts_and_that_of_no_other_one(spout: Callable[[], StateWriter]):
+def test_only_the_newest_state_of_the_partition_itself_counts(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE, OPEN])
@@ -81,13 +81,13 @@ def test_the_newest_state_of_a_partition_counts_and_that_of_no_other_one(spout: 
     assert made.states(DONE) == ["not emitted"]
 
 
-def test_offsets_of_the_group_that_have_expired_say_nothing(spout: Callable[[], StateWriter]):
+def test_expired_offsets_of_the_group_say_nothing(spout: Callable[[], StateWriter]):
     made = spout()
     made.write_state([DONE])
     assert made.states(3, DONE, OPEN) == ["done", "done", "not emitted"]
 
 
-def test_after_an_operators_commit_the_state_is_of_before(spout: Callable[[], StateWriter]):
+def test_after_an_operators_commit_the_state_is_outdated(spout: Callable[[], StateWriter]):
     made = spout()
     made.write_state([DONE])
     made.commit(is_ours=False)
@@ -99,7 +99,7 @@ def test_after_an_operators_commit_the_state_is_of_before(spout: Callable[[], St
     [b"", b"something else", encode_slot_state(SlotState(FRONTIER, 10, 1, b"no bitmap"))],
     ids=["empty", "foreign", "a damaged bitmap"],
 )
-def test_of_a_state_that_cannot_be_read_nothing_is_known(spout: Callable[[], StateWriter], value: bytes):
+def test_nothing_is_known_from_an_unreadable_state(spout: Callable[[], StateWriter], value: bytes):
     made = spout()
     made.commit()
     made.write(value)
@@ -120,7 +120,9 @@ def test_without_a_state_topic_nothing_is_known_above_the_group(spout: Callable[
     assert made.states(2, 10) == ["done", "not written yet"]
 
 
-def test_what_may_not_be_read_is_not_known(spout: Callable[[], StateWriter], monkeypatch: pytest.MonkeyPatch):
+def test_a_state_that_may_not_be_read_is_unknown(
+    spout: Callable[[], StateWriter], monkeypatch: pytest.MonkeyPatch
+):
     made, partitions = spout(), Cluster.partitions
     made.commit()
 
@@ -135,7 +137,7 @@ def test_what_may_not_be_read_is_not_known(spout: Callable[[], StateWriter], mon
     assert any(f"whether the record is done: {made.topic} may not be seen" in note for note in found["notes"])
 
 
-def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], StateWriter]):
+def test_a_state_not_read_to_its_end_in_time_is_unknown(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE])
@@ -150,7 +152,7 @@ def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], S
     assert any(f"{made.topic} could not be read to its end in time" in note for note in late.notes)
 
 
-def test_what_an_open_transaction_hides_is_not_known(spout: Callable[[], StateWriter]):
+def test_a_state_hidden_by_an_open_transaction_is_unknown(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([])

@@ -105,7 +105,7 @@ def correct_directly(topology: DeadLetterTopology, value: bytes, outcomes: list[
         cluster.close()
 
 
-def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
+def test_a_process_that_dies_before_the_commit_leaves_the_dead_letter_open(
     topology: DeadLetterTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
@@ -130,7 +130,7 @@ def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
     assert [each.value() for each in source_records(topology)[before:]] == [b"right"]
 
 
-def test_what_cannot_be_corrected_is_refused(topology: DeadLetterTopology) -> None:
+def test_an_impossible_correction_is_refused(topology: DeadLetterTopology) -> None:
     for value, letter, why in ((b"line", "1", "the value is unchanged"), (b"right", "77", "holds no record")):
         refused = edit(topology, value, "--execute", letter=letter)
         assert (refused.exit_code, why in refused.output) == (2, True), refused.output
@@ -181,7 +181,7 @@ def test_an_editor_that_saves_nothing_new_corrects_nothing(
     assert len(source_records(topology)) == before
 
 
-def test_what_was_typed_is_kept_when_it_cannot_be_written(
+def test_typed_text_is_kept_when_it_cannot_be_written(
     topology: DeadLetterTopology,
     editor: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -251,7 +251,7 @@ def test_a_dead_letter_without_content_whose_source_record_is_gone_is_not_correc
 
 
 @pytest.mark.parametrize("partition", ["1", "9" * 18])
-def test_a_dead_letter_of_a_partition_that_is_not_there_is_not_corrected(
+def test_a_dead_letter_of_a_missing_partition_is_not_corrected(
     topology: DeadLetterTopology, partition: str
 ) -> None:
     name = give_up_value(topology, b"x", f"{topology.source}/{partition}/1")
@@ -259,7 +259,7 @@ def test_a_dead_letter_of_a_partition_that_is_not_there_is_not_corrected(
     assert (refused.exit_code, "has no partition" in refused.output) == (2, True), refused.output
 
 
-def test_a_dead_letter_topic_that_was_created_anew_meanwhile_loses_nothing_to_a_correction(
+def test_a_correction_is_refused_if_the_dead_letter_topic_was_recreated_meanwhile(
     topology: DeadLetterTopology,
 ) -> None:
     cluster = Cluster(topology.bootstrap, topology.name, {})

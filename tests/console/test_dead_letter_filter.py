@@ -50,7 +50,9 @@ GONE = "its source record is gone: a/0 begins at 10; --edit writes its value aga
         ({"contains": "nothing has this"}, ()),
     ],
 )
-def test_a_filter_takes_what_has_all_of_it(wanted: dict[str, str], found: tuple[int, ...]):
+def test_a_filter_selects_dead_letters_that_match_all_of_its_parts(
+    wanted: dict[str, str], found: tuple[int, ...]
+):
     selected = select(ALL, DeadLetterFilter(**wanted), SPOUTS)
     assert tuple(each.offset for each in selected.dead_letters) == found
 
@@ -63,14 +65,14 @@ def test_a_filter_takes_what_has_all_of_it(wanted: dict[str, str], found: tuple[
         ({"spout": "x" * 5_000}, "the topology has no spout 'xxx"),
     ],
 )
-def test_a_filter_that_names_what_is_not_there_is_refused(wanted: dict[str, str], sentence: str):
+def test_a_filter_that_names_something_unknown_is_refused(wanted: dict[str, str], sentence: str):
     with pytest.raises(UnknownFilter, match="there are:") as caught:
         select(ALL, DeadLetterFilter(**wanted), SPOUTS)
     assert str(caught.value).startswith(sentence)
     assert len(str(caught.value)) < 500
 
 
-def test_of_what_is_read_only_the_newest_that_match_are_kept():
+def test_only_the_newest_matches_are_kept():
     selection = Selection(DeadLetterFilter(contains="city"), SPOUTS, 10, without_content)
     whole = replace(FIRST, key="k", value="v" * 200, failed_value="f" * 10_000, stack="s" * 4_000)
     for number in range(1_000):
@@ -83,7 +85,7 @@ def test_of_what_is_read_only_the_newest_that_match_are_kept():
     assert {(each.value, each.failed_value, each.stack) for each in found.dead_letters} == {(None, None, "")}
 
 
-def test_reasons_are_counted_over_all_that_match_but_for_the_reason():
+def test_reasons_are_counted_over_all_that_match_the_rest_of_the_filter():
     twice = (*ALL, replace(FIRST, offset=9))
     selected = select(twice, DeadLetterFilter(reason="no city 'Y'", contains="city"), SPOUTS)
     assert [(each.reason, each.count) for each in selected.reasons] == [
@@ -120,7 +122,7 @@ class ForeignRecord:
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, "\u00b2", "-1", "", "0x1"], ids=ascii_start)
-def test_numbers_that_are_none_are_not_known(number: str):
+def test_malformed_numbers_are_unknown(number: str):
     attempts = dead_letter_of(ForeignRecord(attempts=number.encode(), origin=b"a/0/1"), {"a": "in"})
     assert (attempts.attempts, attempts.source_offset, attempts.spout) == (None, 1, "in")
     for origin in (f"a/{number}/1", f"a/0/{number}"):

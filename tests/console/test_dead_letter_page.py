@@ -78,7 +78,7 @@ def test_the_json_of_dead_letters_is_paged_and_counts_like_the_page(listing):
     ],
     ids=lambda text: text[:20],
 )
-def test_a_bad_question_about_dead_letters_is_answered_with_a_sentence(listing, bad, sentence):
+def test_a_bad_request_for_dead_letters_is_answered_with_a_sentence(listing, bad, sentence):
     for path in ("/dead-letters", "/dead-letters.json"):
         answer = listing.get(f"{path}?{bad}")
         text = answer.json()["error"] if path.endswith("json") else html.unescape(answer.text)
@@ -86,14 +86,14 @@ def test_a_bad_question_about_dead_letters_is_answered_with_a_sentence(listing, 
         assert len(text) < 3_000
 
 
-def test_a_replay_of_all_that_match_is_offered_with_the_filter(listing, monkeypatch):
+def test_a_replay_of_all_matches_is_offered_with_the_filter(listing, monkeypatch):
     (link,) = re.findall('href="(/replay[?][^"]*)"', listing.get("/dead-letters?reason=no%20city").text)
     assert html.unescape(link) == "/replay?reason=no%20city&matching=1"
     assert "these 40 dead letters" in listing.get("/dead-letters?reason=no%20city").text
     assert "/replay" not in page().get("/dead-letters").text, "a page that is read-only"
 
 
-def test_of_many_reasons_the_page_lists_the_most_frequent(monkeypatch):
+def test_the_page_lists_the_most_frequent_of_many_reasons(monkeypatch):
     many = [dataclasses.replace(LETTER, offset=n, reason=f"reason {n}") for n in range(100)]
 
     async def read(frame, query):
@@ -132,7 +132,7 @@ FAILED = dataclasses.replace(
 
 
 @pytest.mark.parametrize("payloads", [True, False])
-def test_a_dead_letter_shows_the_failed_tuple_and_what_it_was_corrected_as(monkeypatch, payloads):
+def test_a_dead_letter_shows_the_failed_tuple_and_its_correction(monkeypatch, payloads):
     async def read(frame, query):
         return FAILED
 

@@ -32,7 +32,7 @@ def plan_by_link(page: Visitor, listing: str) -> httpx2.Response:
     return page.get(link.replace("&amp;", "&"))
 
 
-def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(
+def test_all_matches_are_replayed_once_and_the_rest_are_refused_by_name(
     topology: DeadLetterTopology, page: Visitor
 ):
     planned = plan_by_link(page, "/dead-letters?contains=CITY")
@@ -62,9 +62,7 @@ def test_a_reason_with_line_ends_and_control_characters_is_a_filter(
 
 
 @pytest.mark.real
-def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(
-    topology: DeadLetterTopology, page: Visitor
-):
+def test_a_form_sent_again_repeats_the_answer_and_not_the_replay(topology: DeadLetterTopology, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
     with ThreadPoolExecutor(4) as clicks:
         answers = list(clicks.map(lambda _: page.post("/replay", data=form), range(4)))
@@ -95,7 +93,9 @@ def test_a_forged_form_replays_nothing(
     assert topology.commands() == []
 
 
-def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: DeadLetterTopology, page: Visitor):
+def test_a_replay_covers_exactly_what_was_shown_whatever_arrives_later(
+    topology: DeadLetterTopology, page: Visitor
+):
     form = form_of(plan_by_link(page, "/dead-letters?contains=city"))
     topology.give_up(8, CITY)
     other = {"topic": topology.source, "partition": "0", "first": "1", "following": "9", "matching": "1"}
@@ -112,7 +112,7 @@ def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: DeadLetterTop
     assert topology.commands() == [(Span(5, 8),)]
 
 
-def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: DeadLetterTopology, page: Visitor):
+def test_a_plan_whose_effect_has_changed_is_shown_again(topology: DeadLetterTopology, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
     admin = make_admin(topology.bootstrap, {})
     for future in admin.delete_records([TopicPartition(topology.source, 0, 6)]).values():
@@ -125,7 +125,7 @@ def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: DeadLe
     assert topology.commands() == [(Span(6, 8),)]
 
 
-def test_a_plan_is_made_for_the_version_that_is_published_now(topology: DeadLetterTopology, page: Visitor):
+def test_a_plan_is_made_for_the_newest_version(topology: DeadLetterTopology, page: Visitor):
     assert page.get("/dead-letters").status_code == 200
     topology.publish(f"{topology.name}.more")
     asked = {"topic": f"{topology.name}.more", "partition": "0", "first": "1", "following": "2"}
@@ -134,7 +134,7 @@ def test_a_plan_is_made_for_the_version_that_is_published_now(topology: DeadLett
     assert "written to" in page.post("/replay", data=form_of(planned)).text
 
 
-def test_the_plan_says_that_only_the_newest_are_looked_at(
+def test_the_plan_says_that_only_the_newest_are_considered(
     topology: DeadLetterTopology, page: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(actions, "NEWEST", 1)
@@ -143,7 +143,7 @@ def test_the_plan_says_that_only_the_newest_are_looked_at(
     assert "only the newest 1 dead letters are considered; there are older ones" in planned.text
 
 
-def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_written(kafka: str, unique: str):
+def test_commands_that_the_broker_refuses_are_named_beside_the_written_ones(kafka: str, unique: str):
     topology = DeadLetterTopology(kafka, unique)
     topology.publish(topology.source, partitions=2)
     for partition in (0, 1):
@@ -161,7 +161,7 @@ def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_writte
     assert topology.commands() == [(Span(3, 4),)]
 
 
-def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
+def test_a_replay_whose_outcome_is_unknown_is_not_retried(
     topology: DeadLetterTopology, page: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     form = form_of(plan_by_link(page, "/dead-letters"))
@@ -179,7 +179,7 @@ def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
     ["matching=1&reason=unknown", "matching=1&spout=none", "letters=0/x", f"letters={'9' * 5_000}"],
     ids=lambda bad: bad[:24],
 )
-def test_a_bad_question_for_a_plan_is_answered_with_a_sentence(
+def test_a_bad_request_for_a_plan_is_answered_with_a_sentence(
     topology: DeadLetterTopology, page: Visitor, bad: str
 ):
     answer = page.get(f"/replay?{bad}")
@@ -223,7 +223,7 @@ def test_the_command_line_filters_counts_and_replays_the_same(topology: DeadLett
         (("--contains", "nothing"), "has no such dead letters"),
     ],
 )
-def test_a_replay_that_cannot_be_is_refused_in_one_sentence(
+def test_an_impossible_replay_is_refused_in_one_sentence(
     topology: DeadLetterTopology, arguments: tuple[str, ...], sentence: str
 ):
     done = topology.acktree("dead-letter", "replay", *arguments, "--execute")

@@ -115,7 +115,7 @@ def test_a_clock_is_wrong_only_by_what_the_round_trip_cannot_explain(append_ms: 
         ({"retention.ms": "7000"}, "no answer"),
     ],
 )
-def test_a_topic_is_compared_with_what_acktree_gives_it(found: dict[str, str], answer: str):
+def test_a_topic_is_compared_with_the_settings_that_acktree_gives_it(found: dict[str, str], answer: str):
     wanted = {"message.timestamp.type": "LogAppendTime", "retention.ms": "7000"}
     assert conclusions.of_settings(wanted, found).answer.value == answer
 
@@ -124,7 +124,7 @@ def test_a_topic_is_compared_with_what_acktree_gives_it(found: dict[str, str], a
     ("narrow", "answer"),
     [({"retention.bytes": "1000"}, "at risk"), ({"max.message.bytes": "9"}, "does not work"), ({}, "works")],
 )
-def test_a_narrow_limit_of_an_own_topic_is_found(narrow: dict[str, str], answer: str):
+def test_a_low_limit_of_one_of_acktrees_topics_is_found(narrow: dict[str, str], answer: str):
     sound = {"retention.bytes": "-1", "cleanup.policy": "delete", "max.message.bytes": "1048588"}
     assert conclusions.of_own_limits(sound | narrow).answer.value == answer
 
@@ -245,7 +245,7 @@ def test_a_check_that_fails_or_never_ends_does_not_stop_the_others():
     }
 
 
-def test_the_table_says_what_was_asked_what_came_and_what_to_set():
+def test_the_table_shows_each_question_its_answer_and_what_to_set():
     findings = [
         Finding("range", "a group", Answer.WORKS, "it did", ""),
         Finding("size", "1 byte", Answer.FAILS, "too large\x1b", "max.message.bytes=2"),
@@ -262,7 +262,7 @@ def test_the_table_says_what_was_asked_what_came_and_what_to_set():
 # Brokers.
 
 
-def test_everything_works_on_a_broker_of_the_tests_and_nothing_stays_behind(bootstrap: str):
+def test_all_checks_pass_on_a_test_broker_and_leave_nothing_behind(bootstrap: str):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     result = doctor(bootstrap, "--format", "json")
     assert result.exit_code == 0, result.output
@@ -276,7 +276,9 @@ def test_everything_works_on_a_broker_of_the_tests_and_nothing_stays_behind(boot
 
 
 @pytest.mark.slow
-def test_what_a_restricted_broker_lacks_is_found_and_said(own_broker: Callable[..., LocalBroker]):
+def test_the_limitations_of_a_restricted_broker_are_found_and_reported(
+    own_broker: Callable[..., LocalBroker],
+):
     settings = {
         "offset.metadata.max.bytes": "1000",
         "group.coordinator.rebalance.protocols": "classic",
@@ -312,7 +314,7 @@ def test_what_a_restricted_broker_lacks_is_found_and_said(own_broker: Callable[.
     assert result.stderr.count("could not be removed") == len(left) == 3
 
 
-def test_its_topics_are_removed_where_it_crashes(bootstrap: str, monkeypatch: pytest.MonkeyPatch):
+def test_its_topics_are_removed_if_it_crashes(bootstrap: str, monkeypatch: pytest.MonkeyPatch):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made: list[str] = []
 

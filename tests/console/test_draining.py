@@ -38,12 +38,12 @@ def reports(*tasks: int, **more: int) -> Reports:
         (("lines",), (4,), (5,), False),
     ],
 )
-def test_a_task_of_an_older_version_stands_for_no_other(topics, tasks, said, is_drained):
+def test_a_task_of_an_older_version_does_not_stand_in_for_another(topics, tasks, said, is_drained):
     (found,) = draining(reports(*said), published(topics, tasks), {"in": 7}, NOW_MS)
     assert found.is_drained is is_drained
 
 
-def test_what_a_task_of_an_older_version_has_pending_counts():
+def test_pending_records_of_a_task_of_an_older_version_count():
     (found,) = draining(reports(0, 1, pending=2), published((), (4,)), {"in": 7}, NOW_MS)
     assert (found.obeying, found.pending, found.is_drained) == (1, 4, False)
 

@@ -251,7 +251,7 @@ def test_a_result_that_an_acker_sends_again_later_is_not_exported_again(
     assert len({span.span_id for span in taken.spans}) == len(taken.spans) > 0
 
 
-def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
+def test_spans_missed_by_a_receiver_that_was_down_are_sent_when_it_is_back(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
     is_up = Event()
@@ -268,7 +268,7 @@ def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
     until(lambda: topology.committed() >= 2)
 
 
-def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
+def test_only_a_tree_that_the_receiver_never_accepts_is_left_out_and_counted(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
     taken = receiver(lambda spans: 400 if any(span.trace_id == TRACE for span in spans) else OK)
@@ -281,7 +281,7 @@ def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
     assert (export.counters["refused"], export.counters["exported failed"]) == (1, 2)
 
 
-def test_a_burst_of_failures_is_limited_and_what_is_left_out_is_counted(
+def test_a_burst_of_failures_is_limited_and_omitted_trees_are_counted(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver], caplog: pytest.LogCaptureFixture
 ):
     count, limit = 300, 10
@@ -300,7 +300,7 @@ def test_a_burst_of_failures_is_limited_and_what_is_left_out_is_counted(
 
 
 @pytest.mark.real
-def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spans_again(
+def test_an_exporter_killed_between_export_and_commit_sends_the_same_spans_again(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
     processes: list[subprocess.Popen[bytes]] = []
@@ -330,7 +330,7 @@ def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spa
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_an_exporter_that_its_group_is_off_meanwhile_goes_on(
+def test_an_exporter_that_was_removed_from_its_group_continues(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
     processes: list[subprocess.Popen[bytes]] = []
@@ -362,7 +362,7 @@ def test_an_exporter_that_its_group_is_off_meanwhile_goes_on(
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_what_an_exporter_has_done_is_served_as_metrics(
+def test_an_exporter_serves_metrics_of_its_work(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
     topology.send(b"bad", TRACED)

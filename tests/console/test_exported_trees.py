@@ -191,7 +191,7 @@ def test_a_tuple_of_two_trees_is_linked_to_the_emission_of_the_other(log: Writte
         assert (execution.trace_id, execution.parent_id) == ids[number]
 
 
-def test_a_record_without_a_trace_gets_one_that_a_second_reading_gives_again(log: WrittenLog):
+def test_a_record_without_a_trace_gets_the_same_one_in_every_reading(log: WrittenLog):
     roots = [log.root(log.line(None)) for _ in range(2)]
     for root in roots:
         log.whole_tree(root)
@@ -202,7 +202,7 @@ def test_a_record_without_a_trace_gets_one_that_a_second_reading_gives_again(log
     assert not any(span.error for spans in first for span in spans)
 
 
-def test_a_parent_that_the_log_does_not_name_is_not_made_up(log: WrittenLog):
+def test_a_parent_that_the_log_does_not_name_is_not_invented(log: WrittenLog):
     one, several = (log.root(log.line(None)) for _ in range(2))
     log.whole_tree(one)
     log.whole_tree(several, words=2)
@@ -230,7 +230,7 @@ def test_a_tree_whose_tuples_are_not_all_found_is_never_called_complete(log: Wri
     assert log.spans(tree)[0].attributes["acktree.complete"] is False
 
 
-def test_tuples_with_times_of_long_ago_do_not_make_a_tree_complete(log: WrittenLog):
+def test_tuples_with_old_timestamps_do_not_make_a_tree_complete(log: WrittenLog):
     root = log.root(log.line(None))
     log.whole_tree(root, time_ms=1)
     log.result(root)
@@ -240,7 +240,7 @@ def test_tuples_with_times_of_long_ago_do_not_make_a_tree_complete(log: WrittenL
 
 
 @pytest.mark.real
-def test_a_tree_of_which_retention_has_removed_the_init_or_the_record_says_so(log: WrittenLog):
+def test_a_tree_whose_init_or_record_was_removed_by_retention_says_so(log: WrittenLog):
     root = log.root(log.line(TRACES[0]))
     log.whole_tree(root)
     log.result(root, reason="no")
@@ -256,7 +256,7 @@ def test_a_tree_of_which_retention_has_removed_the_init_or_the_record_says_so(lo
     assert "init" in str(emission.attributes["acktree.incomplete.reason"])
 
 
-def test_many_trees_are_read_at_once_as_they_are_read_alone(log: WrittenLog):
+def test_many_trees_read_together_equal_those_read_alone(log: WrittenLog):
     roots = [log.root(log.line(None)) for _ in range(20)]
     for root in roots:
         log.whole_tree(root, words=2)
@@ -285,7 +285,7 @@ def test_an_acked_root_is_slow_unless_its_init_is_recent():
     assert [each.root for each in RecentInits(10).slow_of([acked])] == [1, 3, 4, 9]
 
 
-def test_all_attempts_of_a_record_are_in_a_sample_or_none_and_the_rest_is_counted():
+def test_a_sample_has_all_or_no_attempts_of_a_record_and_the_rest_is_counted():
     selection, taken = Selection(sample=0.25, per_minute=10**9), []
     for offset in range(2_000):
         roots = [root_id(3, generation_of(1 + attempt // 16, attempt % 16), offset) for attempt in range(3)]

@@ -75,7 +75,7 @@ def acktree(bootstrap: str, *arguments: str) -> Result:
 
 
 @pytest.mark.real
-def test_a_running_spout_obeys_and_so_does_the_next_process(kafka: str, name: str):
+def test_a_running_spout_and_its_next_process_apply_a_flow_record(kafka: str, name: str):
     with running(kafka, name) as spout:
         until(lambda: spout.next, "an emission")
         plan = acktree(kafka, "pause", name)
@@ -99,7 +99,7 @@ def test_a_running_spout_obeys_and_so_does_the_next_process(kafka: str, name: st
         until(lambda: later.next, "an emission after the resume")
 
 
-def test_a_drain_that_nobody_obeys_ends_with_1_and_says_so(kafka: str, name: str):
+def test_a_drain_that_no_process_applies_exits_with_1_and_says_so(kafka: str, name: str):
     done = acktree(kafka, "drain", name, "--execute", "--timeout", "1s", "--format", "json")
     assert done.exit_code == 1
     (entry,) = json.loads(done.stdout)["spouts"]
@@ -115,7 +115,7 @@ def test_an_unknown_spout_is_refused_with_those_that_exist(kafka: str, name: str
     assert f"topology {name} has no spout 'tocks'; it has: ticks" in done.stderr
 
 
-def test_what_is_no_flow_record_changes_nothing(kafka: str, name: str):
+def test_a_malformed_flow_record_changes_nothing(kafka: str, name: str):
     assert acktree(kafka, "pause", name, "--execute").exit_code == 0
     producer = make_producer({"bootstrap.servers": kafka})
     for key, value in ((b"flow/ticks", b"{"), (b"flow/ticks", b""), (b"flow/", b"{}")):
@@ -138,7 +138,7 @@ def test_a_setting_is_changed_as_the_next_version(kafka: str, name: str):
     assert read_history(kafka, name, {}).latest.spouts["ticks"].max_pending == 7
 
 
-def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
+def test_a_setting_does_not_revert_another_one_set_meanwhile(
     kafka: str, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     def two_at_once(*given: Any) -> Any:
@@ -170,9 +170,7 @@ def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
         (["name=other"], "name cannot be changed"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_with_its_key(
-    kafka: str, name: str, arguments: list[str], said: str
-):
+def test_an_invalid_setting_is_refused_with_its_key(kafka: str, name: str, arguments: list[str], said: str):
     done = acktree(kafka, "topology", "set", name, *arguments, "--execute")
     assert done.exit_code == 2
     assert said in done.stderr

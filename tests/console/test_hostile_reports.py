@@ -85,7 +85,7 @@ def test_a_report_of_a_process_whose_name_cannot_be_shown_is_invalid(name):
 
 
 @pytest.mark.parametrize("time_ms", [True, 10**400, -(10**30), 1.7e12, "now", None])
-def test_a_report_whose_time_is_not_one_is_invalid(time_ms):
+def test_a_report_with_a_malformed_time_is_invalid(time_ms):
     found, _ = look(report("bolt", {}, time_ms=time_ms))
     assert (found.accepted, found.invalid_reports) == (0, 1)
 

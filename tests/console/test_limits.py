@@ -27,7 +27,7 @@ def status(*reports, snapshot=None):
     return make_status(snapshot, found, after_s=90.0)
 
 
-def test_a_frontier_that_a_bolts_queue_holds_is_no_stall_but_one_line_about_the_bolt():
+def test_a_frontier_held_by_a_bolts_queue_is_one_line_about_the_bolt_and_not_a_stall():
     found = status(limited(120.0))
     assert [each.kind for each in found.stuck if each.kind == "held-frontier"] == []
     (limit,) = found.limits
@@ -37,7 +37,7 @@ def test_a_frontier_that_a_bolts_queue_holds_is_no_stall_but_one_line_about_the_
     assert "120 s behind" in limit.text
 
 
-def test_the_line_has_the_rate_of_the_bolt_and_how_much_waits_in_the_partition_that_holds_it():
+def test_the_line_has_the_bolts_rate_and_the_queue_in_the_partition_that_holds_it():
     snapshot = seen(published())
     snapshot.starts["words", 1], snapshot.ends["words", 1] = 0, 2  # beside 8 that wait in words/0
     executed = [report("bolt", "count", "count@a", age_s, executed=n) for age_s, n in ((2.0, 0), (0.0, 396))]
@@ -45,7 +45,7 @@ def test_the_line_has_the_rate_of_the_bolt_and_how_much_waits_in_the_partition_t
     assert limit.text == "limited by bolt count (198/s, 31 s behind, words/0 holds 80 %)"
 
 
-def test_the_line_says_that_nobody_runs_the_bolt():
+def test_the_line_says_that_no_process_runs_the_bolt():
     snapshot = seen(published())
     snapshot.groups = {}
     found = status(limited(31.2), snapshot=snapshot)
@@ -54,11 +54,11 @@ def test_the_line_says_that_nobody_runs_the_bolt():
     assert "stalled-bolt" not in {each.kind for each in found.stuck}
 
 
-def test_a_frontier_that_is_held_for_longer_than_the_queue_explains_is_stuck():
+def test_a_frontier_held_for_longer_than_the_queue_explains_is_stuck():
     assert "held-frontier" in {each.kind for each in status(limited(89.0)).stuck}
 
 
-def test_a_bolt_that_commits_nothing_though_tuples_wait_is_stuck_and_its_frontiers_are_not_listed():
+def test_a_stalled_bolt_is_stuck_and_the_frontiers_it_holds_are_not_listed():
     alive = report("bolt", "count", "count@a")
     (found,) = status(limited(300.0, since_commit_s=91.0), alive).stuck
     assert (found.kind, found.where) == ("stalled-bolt", "count")
@@ -66,22 +66,22 @@ def test_a_bolt_that_commits_nothing_though_tuples_wait_is_stuck_and_its_frontie
     assert status(limited(300.0, since_commit_s=89.0), alive).stuck == ()
 
 
-def test_of_several_ackers_the_one_counts_that_sees_the_bolt_furthest_behind():
+def test_the_acker_that_sees_the_bolt_furthest_behind_counts():
     found = status(limited(3.0, instance="a"), limited(5.0, instance="b"), limited(4.0, instance="c"))
     assert [limit.behind_s for limit in found.limits] == [5.0]
 
 
-def test_what_a_report_says_of_no_bolt_of_the_topology_or_in_no_number_is_no_limit():
+def test_a_report_of_an_unknown_bolt_or_without_a_number_sets_no_limit():
     assert status(limited(120.0, bolt="<b>")).limits == ()
     assert status(limited("long")).limits == ()
 
 
-def test_a_bolt_of_which_nothing_is_known_is_named():
+def test_a_bolt_about_which_nothing_is_known_is_named():
     (limit,) = status(limited(9.0, at="")).limits
     assert "the acker cannot read its position" in limit.text
 
 
-def test_a_full_spout_without_old_trees_is_limited_by_the_bolt_with_the_longest_queue():
+def test_a_full_spout_without_old_trees_is_limited_by_the_longest_queue():
     executed = [report("bolt", "count", "count@a", age_s, executed=n) for age_s, n in ((2.0, 0), (0.0, 4))]
     full = report("spout", "lines", "lines-0", **HELD, pending=3, pending_limit=3)
     (limit,) = status(full, *executed).limits
@@ -90,7 +90,7 @@ def test_a_full_spout_without_old_trees_is_limited_by_the_bolt_with_the_longest_
     assert status(full).limits == (), "how fast the bolt is nobody knows"
 
 
-def test_a_bolt_that_does_nothing_keeps_a_slow_one_from_being_named_in_its_place():
+def test_a_slow_bolt_is_not_named_in_place_of_one_that_does_nothing():
     executed = [report("bolt", "count", "count@a", age_s, executed=n) for age_s, n in ((2.0, 0), (0.0, 4))]
     full = report("spout", "lines", "lines-0", **HELD, pending=3, pending_limit=3)
     snapshot = seen(published())

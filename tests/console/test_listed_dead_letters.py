@@ -18,7 +18,7 @@ from console.dead_letter_topology import (
     edit,
 )
 from console.page_visitor import Visitor, visit
-from unreadable import write_with_bad_name
+from unreadable_headers import write_with_bad_name
 
 pytestmark = pytest.mark.simulated
 
@@ -51,7 +51,7 @@ def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(
     assert topology.acktree("trace", topology.source, "0", "5").exit_code == 0
 
 
-def test_a_source_record_that_brings_the_header_of_a_close_closes_nothing(topology: DeadLetterTopology):
+def test_a_source_record_with_the_header_of_a_close_closes_nothing(topology: DeadLetterTopology):
     producer = make_producer({"bootstrap.servers": topology.bootstrap})
     copied = [("acktree-closes", b"0/1"), ("acktree-corrected-as", b"other/0/1")]
     origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
@@ -67,7 +67,7 @@ def test_a_source_record_that_brings_the_header_of_a_close_closes_nothing(topolo
     assert "dead letter 0/6" in topology.acktree("trace", topology.source, "0", "7").output
 
 
-def test_a_list_is_as_long_as_asked_for_whatever_lies_between_dead_letters(topology: DeadLetterTopology):
+def test_a_list_has_the_requested_length_whatever_lies_between_dead_letters(topology: DeadLetterTopology):
     for letter in ("1", "2", "3"):
         assert edit(topology, b"right", "--execute", letter=letter).exit_code == 0
     newest = topology.acktree("dead-letter", "list", "--limit", "3", "--format", "json")
@@ -79,7 +79,7 @@ def test_a_list_is_as_long_as_asked_for_whatever_lies_between_dead_letters(topol
     assert (json.loads(whole.stdout)["has_older"], whole.stderr) == (False, "")
 
 
-def test_an_open_transaction_hides_no_dead_letter_in_silence(
+def test_an_open_transaction_hides_no_dead_letter_silently(
     topology: DeadLetterTopology, monkeypatch: pytest.MonkeyPatch
 ):
     topic = f"{topology.name}.dead-letter"
@@ -117,7 +117,7 @@ def test_a_long_header_of_another_tool_is_cut(topology: DeadLetterTopology, page
         assert b"<b>" not in answer.content or path.endswith("json")
 
 
-def test_a_page_without_payloads_does_not_say_which_keys_there_are(topology: DeadLetterTopology):
+def test_a_page_without_payloads_does_not_reveal_keys(topology: DeadLetterTopology):
     producer = make_producer({"bootstrap.servers": topology.bootstrap})
     origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
     producer.produce(f"{topology.name}.dead-letter", b"v", b"canary", headers=origin)

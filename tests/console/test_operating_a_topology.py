@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from starlette.testclient import TestClient
 
-import lacking
+import prerequisites
 from acktree.console.demo.children import ChildProcess
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
@@ -352,7 +352,7 @@ def test_invalid_records_on_the_stats_topic_are_counted_and_the_page_keeps_runni
 
 def dom_of(url: str, folder: Path) -> str:
     command = [
-        lacking.program("chromium", "chromium-browser", "google-chrome"),
+        prerequisites.program("chromium", "chromium-browser", "google-chrome"),
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
@@ -403,7 +403,9 @@ def test_every_process_serves_its_metrics(running: RunningPipeline, child: str, 
     until(is_shown, wanted)
 
 
-def test_the_page_exports_what_should_run_beside_what_does(running: RunningPipeline, tmp_path: Path) -> None:
+def test_the_page_exports_expected_processes_beside_running_ones(
+    running: RunningPipeline, tmp_path: Path
+) -> None:
     """The bolt that nobody runs has its series, on which an alert can fire."""
     log = tmp_path / "ui.log"
     command = ["ui", "--topology", running.name, "-b", running.bootstrap, "--port", "0", *METRICS]

@@ -59,7 +59,7 @@ def test_a_page_that_needs_the_broker_reports_that_it_is_unreachable(path, monke
 
 
 @pytest.mark.parametrize("path", ["/dead-letters/x/0", f"/dead-letters/0/{'9' * 5_000}.json"])
-def test_a_dead_letter_of_a_number_that_is_none_is_not_there(path):
+def test_a_dead_letter_with_a_malformed_number_is_not_found(path):
     answer = page().get(path)
     assert (answer.status_code, "must be a whole number" in answer.text) == (404, True)
 
@@ -89,7 +89,7 @@ def test_with_a_token_nothing_is_shown_without_it():
 @pytest.mark.parametrize(
     "path", ["/status.json", "/", "/replay", "/loginx", "/healthy", "/static", "//login"]
 )
-def test_no_host_and_no_path_that_looks_open_passes_the_token(host, path, monkeypatch):
+def test_no_host_or_path_that_looks_public_bypasses_the_token(host, path, monkeypatch):
     """Starlette before 1.0.1 makes the path of ``request.url`` of the Host header."""
 
     def from_host(request):
@@ -101,7 +101,7 @@ def test_no_host_and_no_path_that_looks_open_passes_the_token(host, path, monkey
 
 
 @pytest.mark.parametrize(("token", "host"), [(TOKEN, "localhost"), (None, "evil.example")])
-def test_the_health_of_the_page_says_nothing_else_to_strangers(token, host):
+def test_the_health_of_the_page_reveals_nothing_else_to_strangers(token, host):
     answer = page(token).get("/health", headers={"host": host})
     assert (answer.status_code, answer.json()) == (200, {"alive": True})
 
@@ -131,7 +131,7 @@ def test_a_link_to_a_page_survives_the_login():
 @pytest.mark.parametrize(
     "foreign", ["//evil.example", "https://evil.example", "/\\evil.example", "/\t/evil.example", ""]
 )
-def test_the_login_leads_to_no_other_site(foreign):
+def test_the_login_redirects_to_no_other_site(foreign):
     answer = page(TOKEN).post("/login", params={"next": foreign}, data={"token": TOKEN})
     assert answer.headers["location"] == "/"
 
@@ -264,7 +264,7 @@ def test_a_status_computes_lag_from_offsets_alone():
     assert [each.kind for each in status.stuck] == ["no-spout"]
 
 
-def test_how_much_is_pending_is_what_the_spout_reports():
+def test_the_number_of_pending_records_is_the_one_that_the_spout_reports():
     status = make_status(seen(published()), reported())
     (partition,) = status.partitions
     assert (partition.frontier, partition.next_offset, partition.pending, partition.lag) == (5, 8, 3, 5)
@@ -281,7 +281,7 @@ def test_a_loop_in_the_topology_is_drawn_once():
     assert all(node.x >= 0 and node.y >= 0 for node in graph.nodes)
 
 
-def test_a_bolt_one_of_whose_workers_is_stuck_looks_stuck():
+def test_a_bolt_with_a_stuck_worker_looks_stuck():
     reports = Reports()
     for instance, stalled_s in (("count@a:7", 301.0), ("sum@a:8", 1.0)):
         values = {"stalled_s": stalled_s, "stuck_after_s": 300.0}
@@ -365,7 +365,7 @@ def test_a_trace_begins_with_the_current_attempt_and_its_failure(monkeypatch):
     assert second.startswith("<strong>first reason</strong>")
 
 
-def test_an_attempt_that_is_open_says_why_the_one_before_it_failed(monkeypatch):
+def test_an_open_attempt_says_why_the_previous_one_failed(monkeypatch):
     text = trace_of(monkeypatch, emission(0, "failed", "no city\x1b[2J"), emission(1, "open", None))
     banner = re.search(r'<div class="banner ">(.*?)</div>', text)[1]
     assert "it waits" in banner
@@ -395,7 +395,7 @@ def test_a_record_is_done_once_a_replay_of_its_dead_letter_was_acked(dead_letter
     assert state_of(slot, 7, OffsetRange(0, 9), True, (found,), letters) == state
 
 
-def test_a_first_emission_that_is_open_speaks_of_no_other(monkeypatch):
+def test_an_open_first_emission_mentions_no_other(monkeypatch):
     text = trace_of(monkeypatch, emission(0, "open", None))
     assert "attempt before" not in text
     assert "latest of" not in text

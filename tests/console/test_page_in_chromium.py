@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-import lacking
+import prerequisites
 from acktree.console.page.routes.status_page import StatusPages
 from acktree.console.page.serving import rendering
 from acktree.console.page.serving.frame import Frame, PageSettings
@@ -128,7 +128,7 @@ return said;"""
 def visit(url: str, folder: Path, *options: str) -> object:
     """Return what the visitor's script says."""
     command = [
-        lacking.program("chromium", "chromium-browser", "google-chrome"),
+        prerequisites.program("chromium", "chromium-browser", "google-chrome"),
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
         *(f"--user-data-dir={folder}", "--virtual-time-budget=25000", "--dump-dom", *options, url),
     ]
@@ -138,7 +138,7 @@ def visit(url: str, folder: Path, *options: str) -> object:
     return json.loads(html.unescape(said[1]))
 
 
-def test_the_indicator_is_red_and_says_since_when_and_why_while_the_figures_are_not_those_of_now(tmp_path):
+def test_the_indicator_is_red_and_says_since_when_and_why_the_figures_are_old(tmp_path):
     fresh = state(a_status())
     answers = {
         "": fresh,
@@ -159,7 +159,7 @@ def test_the_indicator_is_red_and_says_since_when_and_why_while_the_figures_are_
         assert look["color"] == "rgb(181, 44, 35)"
 
 
-def test_a_refresh_keeps_focus_scroll_and_selection_and_moves_nothing_under_a_pressed_pointer(tmp_path):
+def test_a_refresh_keeps_focus_scroll_selection_and_all_under_a_pressed_pointer(tmp_path):
     found = a_status()
     looks = [state(dataclasses.replace(found, oldest=found.oldest[number:])) for number in (0, 1, 2)]
     script = """
@@ -192,7 +192,7 @@ def test_a_refresh_keeps_focus_scroll_and_selection_and_moves_nothing_under_a_pr
     }
 
 
-def test_the_indicator_dates_figures_that_are_not_of_today(tmp_path):
+def test_the_indicator_dates_figures_that_are_not_from_today(tmp_path):
     with serving(Answers(state(a_status(), NO_ANSWER, 200_000.0)), INDICATOR.replace("LOOKS", "1")) as url:
         (look,) = visit(url, tmp_path)
     assert re.fullmatch(r"old since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", look["text"])

@@ -50,7 +50,7 @@ def links(text):
     return [link.replace("&amp;", "&") for link in LINKS.findall(text)]
 
 
-def test_the_index_has_a_line_for_each_topology_those_that_need_somebody_first():
+def test_the_index_lists_each_topology_and_first_those_that_need_attention():
     calm = state("calm", stuck=())
     states = {"calm": calm, "stuck": state("stuck"), "gone": PageState(None, None, "is not published", 3.0)}
     client = page(**states)
@@ -70,7 +70,7 @@ def test_the_index_has_a_line_for_each_topology_those_that_need_somebody_first()
     assert found["gone"]["pending"] is None
 
 
-def test_a_topology_of_which_all_is_well_is_well_and_old_figures_are_old():
+def test_a_healthy_topology_is_shown_as_well_and_old_figures_as_old():
     reports = Reports()
     for role, component in (("spout", "lines"), ("bolt", "count"), ("bolt", "sum"), ("acker", "acker")):
         report = Report(role, component, f"{component}-0", NOW_MS, {})
@@ -148,7 +148,7 @@ def test_the_health_of_a_server_of_several_topologies_names_each_error():
         (["--all"], ["a", "b", "c"]),
     ],
 )
-def test_the_command_serves_what_its_flags_name(flags, served, monkeypatch):
+def test_the_command_serves_the_topologies_that_its_flags_name(flags, served, monkeypatch):
     monkeypatch.setattr(ui, "all_published", lambda bootstrap, settings: [published(name) for name in "abc"])
     assert serve(flags, monkeypatch) == (0, served)
 
@@ -158,7 +158,7 @@ def test_the_command_refuses_what_it_cannot_show(flags, monkeypatch):
     assert serve(flags, monkeypatch) == (2, [])
 
 
-def test_all_topologies_of_a_cluster_without_any_is_one_sentence(monkeypatch):
+def test_a_cluster_without_topologies_is_reported_in_one_sentence(monkeypatch):
     monkeypatch.setattr(ui, "all_published", lambda bootstrap, settings: [])
     with pytest.raises(ui.UnknownTopology, match="no topology is published"):
         ui._names((), True, "127.0.0.1:1", {})

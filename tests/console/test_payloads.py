@@ -26,7 +26,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES, st.sampled_from([None, 1]))
-def test_json_in_lines_means_the_same_and_scalars_stay_text(value: object, indent: int | None):
+def test_json_split_into_lines_means_the_same_and_scalars_stay_text(value: object, indent: int | None):
     raw = json.dumps(value, indent=indent, ensure_ascii=False).encode()
     shown = make_payload(raw)
     if shown.form == "json":
@@ -51,7 +51,7 @@ def test_json_is_shown_as_it_was_written():
 
 
 @given(st.binary(max_size=3 * SHOWN_BYTES))
-def test_no_bytes_are_refused_and_little_is_shown(raw: bytes):
+def test_any_bytes_are_accepted_and_little_is_shown(raw: bytes):
     shown = make_payload(raw)
     assert shown.size_bytes == len(raw)
     assert shown.shown_bytes == min(len(raw), SHOWN_BYTES)
@@ -73,17 +73,17 @@ def test_no_bytes_are_refused_and_little_is_shown(raw: bytes):
         (b'{"a":1', "text", '{"a":1'),
     ],
 )
-def test_the_form_follows_from_the_bytes(raw: bytes | None, form: str, text: str):
+def test_the_bytes_determine_the_form(raw: bytes | None, form: str, text: str):
     shown = make_payload(raw)
     assert (shown.form, shown.text) == (form, text)
 
 
-def test_json_that_is_nested_deep_stays_in_one_line():
+def test_deeply_nested_json_stays_on_one_line():
     deep, deeper = (b"[" * depth + b"]" * depth for depth in (MAX_DEPTH, MAX_DEPTH + 1))
     assert (make_payload(deep).form, make_payload(deeper).form) == ("json", "text")
 
 
-def test_json_whose_lines_would_be_mostly_blanks_stays_in_one_line():
+def test_json_whose_lines_would_be_mostly_blanks_stays_on_one_line():
     raw = b"[" * (MAX_DEPTH - 1) + b",".join([b"1"] * 900) + b"]" * (MAX_DEPTH - 1)
     assert len(raw) < SHOWN_BYTES
     assert make_payload(raw).form == "text"
@@ -96,7 +96,7 @@ def test_a_character_at_the_limit_is_not_cut_in_two():
     assert about(shown) == f"text, the first {SHOWN_BYTES:,} of {len(raw):,} bytes"
 
 
-def test_a_character_that_the_record_itself_cuts_is_no_text():
+def test_a_record_that_ends_inside_a_character_is_not_text():
     assert make_payload(b"abc\xc3").form == "hex"
 
 

@@ -106,7 +106,7 @@ def page(traced: TracedTopology, simulation: Simulation | None) -> Iterator[Visi
     run_in(simulation, visits.close)
 
 
-def test_a_trace_shows_the_record_and_its_tuples_where_it_is_asked_to(traced: TracedTopology):
+def test_a_trace_shows_the_record_and_its_tuples_on_request(traced: TracedTopology):
     found = json.loads(traced.trace(traced.source, "0", "1", "--payloads"))
     value = found["payload"]["value"]
     assert (value["form"], json.loads(value["text"])) == ("json", {"line": [1, 2]})
@@ -145,13 +145,13 @@ def test_no_control_character_of_a_record_reaches_the_terminal(traced: TracedTop
         (99, "is not written yet"),
     ],
 )
-def test_a_record_that_is_not_there_says_so(traced: TracedTopology, offset: int, words: str):
+def test_a_missing_record_is_reported_as_missing(traced: TracedTopology, offset: int, words: str):
     payload = traced.payload(offset)
     assert words in str(payload["missing"])
     assert (payload["key"], payload["value"]) == (None, None)
 
 
-def test_a_spout_that_is_fed_by_python_has_no_source_record(traced: TracedTopology):
+def test_a_python_spout_has_no_source_record(traced: TracedTopology):
     latest = read_history(traced.bootstrap, traced.name, {}).latest
     (slot,) = [each.slot for each in latest.slots if each.spout == "fed"]
     root = f"{root_id(slot, 16, 5):016x}"
@@ -159,13 +159,13 @@ def test_a_spout_that_is_fed_by_python_has_no_source_record(traced: TracedTopolo
     assert "is fed by Python" in found["payload"]["missing"]
 
 
-def test_a_topic_that_was_created_anew_shows_none_of_its_new_records(traced: TracedTopology):
+def test_a_recreated_topic_shows_none_of_its_new_records(traced: TracedTopology):
     admin = make_admin(traced.bootstrap, {})
     world.wait_for(admin.delete_topics([traced.source])[traced.source], WAIT_S)
     assert "recreated" in str(traced.payload(1)["missing"])
 
 
-def test_of_many_tuples_only_the_first_payloads_are_shown(
+def test_only_the_first_payloads_of_many_tuples_are_shown(
     traced: TracedTopology, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tree_reader, "MAX_PAYLOADS", 2)

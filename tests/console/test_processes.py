@@ -44,7 +44,7 @@ def test_a_process_of_an_older_version_is_listed_without_what_it_does_not_report
     assert (row.instance, row.host, row.pid, row.started_ms, row.last_error) == ("count@a:7", *[None] * 4)
 
 
-def test_a_process_that_went_silent_stays_for_a_while_with_its_last_failure():
+def test_a_silent_process_stays_listed_for_a_while_with_its_last_failure():
     last = Report("bolt", "count", "count@a:7", NOW_MS, {"last_error": "ValueError", "last_error_ms": NOW_MS})
     found = reports_of(last)
     (row,) = make_processes(found, NOW_MS + 60_000)

@@ -86,7 +86,7 @@ def test_the_newest_reports_are_read_first_and_older_ones_for_one_turn_only(topi
     assert reports.rates("bolt", "count", int(1000 * START_S)) is not None
 
 
-def test_what_is_not_read_yet_is_said_until_it_is(topic):
+def test_unread_reports_are_mentioned_until_they_are_read(topic):
     hours_of_reports(topic, 1)
     log, unread = ReportLog(), []
     for _ in range(100):
@@ -121,7 +121,7 @@ def test_reports_older_than_the_longest_window_are_not_read(topic):
     assert topic.read == [1]
 
 
-def test_a_topic_without_reports_is_whole_at_once(topic):
+def test_a_topic_without_reports_is_complete_immediately(topic):
     log = ReportLog()
     assert log.read(topic).accepted == 0
     assert (log.is_complete, log.unread()) == (True, [])

@@ -63,7 +63,7 @@ def test_figures_that_are_not_numbers_are_ignored():
     assert reports.invalid_reports == 0
 
 
-def test_a_rate_is_what_was_counted_over_the_time_it_took():
+def test_a_rate_is_a_count_divided_by_its_time():
     reports = reports_of(*(make_report(NOW_MS + 2_000 * n, executed=100 * n) for n in range(6)))
     assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(50.0)
 
@@ -116,7 +116,7 @@ def test_a_process_has_no_rate_before_two_reports_of_it_are_apart(since_ms):
     assert reports.rates("bolt", "count", NOW_MS + 61_000) is None
 
 
-def test_a_rate_is_what_one_process_counted_between_two_of_its_reports():
+def test_a_rate_is_the_count_of_one_process_between_two_of_its_reports():
     reports = reports_of(
         make_report(executed=1_000_000),
         make_report(NOW_MS + 60_000, executed=1_000_600),
@@ -126,7 +126,7 @@ def test_a_rate_is_what_one_process_counted_between_two_of_its_reports():
     assert reports.rates("spout", "count", NOW_MS + 60_000) is None
 
 
-def test_samples_are_bounded_and_thinned_only_once_in_a_while(monkeypatch):
+def test_samples_are_bounded_and_thinned_only_occasionally(monkeypatch):
     thinned, thin = [], Process._thin
     monkeypatch.setattr(Process, "_thin", lambda process, now_ms: thinned.append(thin(process, now_ms)))
     reports = reports_of(*(make_report(NOW_MS + 2_000 * n, executed=n) for n in range(20_000)))

@@ -97,7 +97,7 @@ def version_of(number: int, tasks: tuple[int, ...], spout: str = "lines") -> Pub
     ],
     ids=["of three", "of four", "of an older version", "of a spout that is gone", "which an init names"],
 )
-def test_results_are_read_only_of_tasks_that_may_have_got_them(
+def test_only_results_of_tasks_that_may_have_received_them_are_read(
     versions: list[Published], named: list[int], read: list[str]
 ) -> None:
     cluster = ResultTopics(*versions)

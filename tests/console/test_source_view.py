@@ -47,19 +47,19 @@ def view(*processes, frontier=10, slot=SLOT):
     return slot_view(slot, commit, roots.get(slot.slot, {}), spouts)
 
 
-def test_what_is_pending_is_what_the_spout_reports_and_the_rest_of_what_is_emitted_is_done():
+def test_the_spout_reports_pending_records_and_all_other_emitted_ones_are_done():
     made = view(spout(frontier=10, next=20, pending=8, held_s=5.0))
     assert (made.frontier, made.next_offset, made.held_s) == (10, 20, 5.0)
     assert (made.pending, made.done_above) == (8, 2)
 
 
-def test_without_a_report_nothing_is_known_to_be_pending_and_nothing_not_to_be():
+def test_without_a_report_it_is_unknown_whether_anything_is_pending():
     made = view(frontier=10)
     assert (made.next_offset, made.pending, made.done_above) == (None, None, None)
     assert (made.held_s, made.held_by, made.records()) == (None, None, [])
 
 
-def test_how_much_is_pending_is_not_known_where_that_alone_is_not_reported():
+def test_the_number_of_pending_records_is_unknown_where_only_it_is_not_reported():
     made = view(spout(frontier=10, next=20, held_s=5.0))
     assert (made.pending, made.done_above) == (None, None)
     assert (made.held_by.offset, made.held_s) == (10, 5.0)
@@ -69,13 +69,15 @@ def test_how_much_is_pending_is_not_known_where_that_alone_is_not_reported():
     ("frontier", "pending", "done_above"),
     [(9, 6, 4), (10, 6, 4), (13, 6, 1), (16, 4, 0), (20, 0, 0), (25, 0, 0)],
 )
-def test_of_a_report_from_before_the_commit_no_more_is_pending_than_is_emitted(frontier, pending, done_above):
+def test_a_report_older_than_the_commit_shows_no_more_pending_than_emitted_records(
+    frontier, pending, done_above
+):
     made = view(spout(frontier=10, next=20, pending=6), frontier=frontier)
     assert (made.pending, made.done_above) == (pending, done_above)
 
 
 @pytest.mark.parametrize("pending", [-1, -1000, 11, 1000])
-def test_a_number_of_pending_records_that_cannot_be_is_held_within_bounds(pending):
+def test_an_impossible_number_of_pending_records_is_kept_within_bounds(pending):
     made = view(spout(frontier=10, next=20, pending=pending))
     assert (made.pending, made.done_above) == ((10, 0) if pending > 0 else (0, 10))
 
@@ -96,7 +98,7 @@ def test_a_record_that_waits_for_its_replay_says_so_and_how_often_it_was_emitted
     assert (held.state, held.attempts) == (WAITING, 19)
 
 
-def test_a_report_from_before_the_commit_says_nothing_of_the_record_at_the_frontier():
+def test_a_report_older_than_the_commit_says_nothing_about_the_frontiers_record():
     made = view(spout(frontier=8, next=20, pending=12, held_s=75.0, waiting=1))
     assert (made.held_s, made.pending) == (None, 10)
     assert (made.held_by.offset, made.held_by.state, made.held_by.known_age_s) == (10, EMITTED, None)
@@ -113,7 +115,7 @@ def test_where_everything_is_done_no_record_holds_the_frontier():
     assert (made.pending, made.held_by, made.held_s) == (0, None, None)
 
 
-def test_of_two_drivers_that_report_of_a_partition_the_one_further_on_counts():
+def test_if_two_drivers_report_a_partition_the_one_further_ahead_counts():
     old, new = spout(NOW_MS + 9_000, frontier=10, next=20), spout(NOW_MS, frontier=11, next=30)
     assert [view(*each).next_offset for each in ((old, new), (new, old))] == [30, 30]
 
@@ -135,13 +137,13 @@ def test_the_roots_of_the_ackers_are_listed_beside_what_holds_the_frontier():
     assert [each.offset for each in oldest_pending([made], 5, older_than_s=10.0)] == [10]
 
 
-def test_what_a_commit_says_is_done_is_not_pending_whoever_reports_it():
+def test_a_record_committed_as_done_is_not_pending_in_any_report():
     """An acker that died is believed for as long as its last report counts."""
     made = view(spout(frontier=10, next=20), acker({root(4): 50.0, root(9): 40.0, root(13): 30.0}))
     assert list(made.roots) == [13]
 
 
-def test_a_root_that_two_ackers_report_is_listed_once_as_the_newer_report_has_it():
+def test_a_root_reported_by_two_ackers_is_listed_once_from_the_newer_report():
     old, new = acker({root(15): 50.0}, NOW_MS - 9_000, "dead"), acker({root(15): 1.0}, NOW_MS, "new")
     for ackers in ((old, new), (new, old)):
         made = view(spout(frontier=10, next=20), *ackers)
@@ -157,12 +159,12 @@ def test_the_newest_emission_of_a_record_is_that_of_the_younger_root():
     "name", ["root_age_s.", "root_age_s.xyz", f"root_age_s.{'f' * 17}", "root_age_s.<b>", "root_age"]
 )
 @pytest.mark.parametrize("age_s", [1.0, "old", float("inf"), float("nan"), 10**400, True])
-def test_what_is_not_the_age_of_a_root_is_ignored(name, age_s):
+def test_figures_that_are_not_ages_of_roots_are_ignored(name, age_s):
     assert open_roots([process("acker", **{name: age_s})]) == {}
 
 
 @pytest.mark.parametrize("value", ["many", None, True, float("nan"), 10**400])
-def test_a_report_with_something_else_than_a_number_reports_nothing(value):
+def test_a_report_with_a_value_that_is_not_a_number_reports_nothing(value):
     made = view(spout(frontier=10, next=value, pending=value, held_s=value))
     assert (made.pending, made.held_s) == (None, None)
 
@@ -228,23 +230,23 @@ NO_SPOUT = "what it has pending is not known"
         "nobody's partition",
     ],
 )
-def test_what_nobody_reports_is_said_with_how_long_nobody_has(reports, unreported):
+def test_missing_reports_are_listed_with_how_long_they_have_been_missing(reports, unreported):
     assert list(make_status(seen(published()), reports_of(*reports)).unreported) == unreported
 
 
-def test_where_all_that_is_there_is_done_no_report_is_needed():
+def test_no_report_is_needed_where_every_record_is_done():
     snapshot = seen(published())
     snapshot.ends["lines", 0] = 5
     assert make_status(snapshot, Reports()).unreported == ()
 
 
 @pytest.mark.parametrize(("cut_lag", "lines"), [(0, 0), (3, 2)])
-def test_of_a_python_spout_nothing_is_pending_where_no_record_is_above_the_cut(cut_lag, lines):
+def test_a_python_spout_has_nothing_pending_where_no_record_is_above_the_cut(cut_lag, lines):
     snapshot = seen(published(topic=""))
     snapshot.cut_lag = cut_lag
     assert len(make_status(snapshot, Reports()).unreported) == lines
 
 
-def test_a_partition_without_a_process_of_its_spout_has_no_record_that_is_known():
+def test_a_partition_without_a_process_of_its_spout_has_no_known_record():
     views = source_views(seen(published()), reports_of(acker_report()))
     assert oldest_pending(views, 9) == []

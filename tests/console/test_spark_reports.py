@@ -96,7 +96,7 @@ def test_nothing_else_refuses(spout: ReportedSpout, report: Callable[[ReportedSp
     spout.refuse()
 
 
-def test_a_driver_in_spark_that_has_stopped_in_order_does_not_refuse(spout: ReportedSpout):
+def test_a_driver_in_spark_that_has_stopped_cleanly_does_not_refuse(spout: ReportedSpout):
     spout.report(IN_SPARK)
     spout.report({**IN_SPARK, STOPPED: 1})
     spout.refuse()
@@ -133,9 +133,7 @@ def test_a_driver_that_has_not_reported_lately_does_not_refuse(spout: ReportedSp
     spout.refuse()
 
 
-def test_where_reports_may_not_be_read_nothing_is_known_and_the_stage_starts(
-    spout: ReportedSpout, monkeypatch
-):
+def test_without_the_right_to_read_reports_the_stage_starts(spout: ReportedSpout, monkeypatch):
     def forbid(*_: object) -> None:
         raise NotAuthorized("no right to read")
 

@@ -38,7 +38,7 @@ def sample(lines, name, **labels):
     return float(line.rpartition(" ")[2])
 
 
-def test_every_component_of_the_topology_has_its_series_though_nothing_runs():
+def test_every_component_of_the_topology_has_its_series_even_if_nothing_runs():
     lines = metrics()
     for role, component in (("spout", "lines"), ("bolt", "count"), ("bolt", "sum"), ("acker", "acker")):
         labels = {"topology": "t", "role": role, "component": component}
@@ -54,7 +54,7 @@ def test_processes_that_report_are_counted():
     assert sample(lines, "acktree_topology_processes", component="count") == 2
 
 
-def test_each_metric_has_the_samples_of_all_topologies_and_one_that_is_away_hides_no_other():
+def test_each_metric_has_samples_of_all_topologies_even_if_one_is_unreachable():
     found = make_status(seen(published()), Reports())
     states = {"a": PageState(found, published(), None, 1.0), "b": PageState(None, None, "away", 9.0)}
     registry = CollectorRegistry()
@@ -67,7 +67,7 @@ def test_each_metric_has_the_samples_of_all_topologies_and_one_that_is_away_hide
 
 
 @pytest.mark.parametrize("since_s", [FRESH_S, 3600.0])
-def test_a_status_that_is_not_fresh_exports_its_age_alone(since_s):
+def test_a_stale_status_exports_only_its_age(since_s):
     assert metrics(since_s=since_s) == [f'acktree_topology_status_age_seconds{{topology="t"}} {since_s}']
 
 

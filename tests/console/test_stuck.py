@@ -37,7 +37,7 @@ SPOUT = report("spout", "lines", "lines-0", **HELD)
 COUNT = report("bolt", "count", "count@host-7:4711-ab12", **STANDSTILL)
 
 
-def test_a_worker_that_stands_still_is_named_with_its_record_before_the_frontier_that_it_holds():
+def test_a_stuck_worker_is_named_with_its_record_before_the_frontier_that_it_holds():
     first, *others = stuck(SPOUT, COUNT)
     assert (first.kind, first.where) == ("stuck-worker", "count@host-7:4711-ab12")
     assert first.text == (
@@ -47,7 +47,7 @@ def test_a_worker_that_stands_still_is_named_with_its_record_before_the_frontier
     assert [each.kind for each in others] == ["held-frontier"]
 
 
-def test_a_bolt_that_nobody_serves_comes_before_the_frontier_that_it_holds():
+def test_a_bolt_without_workers_comes_before_the_frontier_that_it_holds():
     snapshot = seen(published())
     snapshot.groups = {}
     found = stuck(SPOUT, snapshot=snapshot)
@@ -74,7 +74,7 @@ def test_members_of_a_group_that_no_longer_report_are_named():
     ],
     ids=["short", "as long as a stuck record", "by its own limit", "invalid"],
 )
-def test_a_stall_is_stuck_from_a_limit_on(stall, after_s, is_stuck):
+def test_a_stall_counts_as_stuck_from_a_limit_on(stall, after_s, is_stuck):
     found = stuck(report("bolt", "count", "count@a:1", **stall), after_s=after_s)
     assert ("stuck-worker" in {each.kind for each in found}) == is_stuck
 
@@ -87,7 +87,7 @@ def test_a_stall_outside_execute_names_the_method():
     assert second.text == "acker acker is stalled outside user code, for 400 s"
 
 
-def test_a_report_of_a_worker_that_goes_on_ends_its_stall():
+def test_a_report_of_a_worker_that_continues_ends_its_stall():
     old, new = report("bolt", "count", "count@a:1", 4.0, **STANDSTILL), report("bolt", "count", "count@a:1")
     assert "stuck-worker" not in {each.kind for each in stuck(old, new)}
 
@@ -100,7 +100,7 @@ def test_a_frontier_that_is_held_is_named_with_what_its_record_waits_for():
     )
 
 
-def test_a_spout_that_is_starting_is_not_missing_and_what_it_has_pending_is_not_known():
+def test_a_starting_spout_is_not_missing_and_its_pending_records_are_unknown():
     starting, found = report("spout", "lines", "lines@host:7", starting=1), Reports()
     assert "no-spout" in {each.kind for each in stuck()}
     assert "no-spout" not in {each.kind for each in stuck(starting)}
@@ -135,12 +135,12 @@ RETRIED = {**HELD, "reason.lines.0": "KeyError: 'city'", "waiting.lines.0": 1, "
     ],
     ids=["it waits", "in flight", "nothing answers", "invalid", "not a task's failure"],
 )
-def test_a_record_that_a_task_has_failed_is_not_stuck_while_it_is_tried_again(figures, is_held):
+def test_a_record_that_a_task_has_failed_is_not_stuck_while_it_is_retried(figures, is_held):
     found = stuck(report("spout", "lines", "lines-0", **RETRIED | figures))
     assert ("held-frontier" in {each.kind for each in found}) == is_held
 
 
-def test_what_a_record_failed_with_and_its_next_attempt_are_shown_with_its_state():
+def test_the_failure_and_next_attempt_of_a_record_are_shown_with_its_state():
     found, figures = Reports(), {**RETRIED, "idle_s.lines.0": 0.0}
     found.add_record(report("spout", "lines", "lines-0", **figures).encode(), NOW_MS)
     status = make_status(seen(published()), found, after_s=90.0)

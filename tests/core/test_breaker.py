@@ -82,7 +82,7 @@ def test_results_from_before_it_opened_neither_close_it_nor_count_later():
     assert not fail(breaker, 2, 2.0)
 
 
-def test_one_that_opens_again_soon_goes_on_with_its_back_off():
+def test_one_that_opens_again_soon_continues_its_back_off():
     breaker = Breaker(IN_A_ROW)
     fail(breaker, 3)
     breaker.probed(["a"], 1.0)
@@ -109,7 +109,7 @@ def test_without_a_breaker_nothing_is_held_back():
     assert held.pop_over(Breaker(), 5.0) == [1]
 
 
-def test_what_is_held_is_given_up_when_a_window_and_a_step_of_it_have_passed():
+def test_held_failures_are_given_up_when_a_window_and_a_step_of_it_have_passed():
     held, breaker = Held[int](), Breaker(BY_RATIO)
     held.add(1, 5.0)
     held.add(2, 6.0)
@@ -118,7 +118,7 @@ def test_what_is_held_is_given_up_when_a_window_and_a_step_of_it_have_passed():
     assert len(held) == 1
 
 
-def test_what_is_held_when_it_opens_is_not_given_up():
+def test_failures_held_when_it_opens_are_not_given_up():
     held, breaker = Held[int](), Breaker(IN_A_ROW)
     held.add(1, 0.0)
     fail(breaker, 3)

@@ -8,7 +8,7 @@ from acktree.core.topology.flow import Flow, SetFlow, decode_flow, encode_flow
 
 
 @pytest.mark.parametrize("flow", list(Flow))
-def test_what_is_encoded_is_decoded(flow: Flow):
+def test_a_flow_record_is_decoded_as_it_was_encoded(flow: Flow):
     key, value = encode_flow("lines", flow, 17)
     assert decode_flow(key, value, 5) == ("lines", SetFlow(flow, 5, 17))
 
@@ -19,7 +19,7 @@ def test_a_key_that_a_later_version_adds_is_ignored():
     assert decode_flow(key, later, 5) == ("lines", SetFlow(Flow.PAUSED, 5, 17))
 
 
-def test_a_tombstone_takes_back_what_was_set():
+def test_a_tombstone_clears_the_flow():
     assert decode_flow(b"flow/lines", None, 7) == ("lines", SetFlow(Flow.RUNNING, 7, 0))
 
 
@@ -37,5 +37,5 @@ def test_a_tombstone_takes_back_what_was_set():
         (b"\xff", b"\xff"),
     ],
 )
-def test_anything_else_is_none(key: bytes, value: bytes):
+def test_any_other_record_is_not_a_flow_record(key: bytes, value: bytes):
     assert decode_flow(key, value, 0) is None

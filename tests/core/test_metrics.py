@@ -106,7 +106,7 @@ def test_the_partition_is_split_from_a_topic_with_dots(serve):
     assert 'topic="a.b"' in page
 
 
-def test_tasks_of_one_process_have_metrics_of_their_own(serve):
+def test_tasks_of_one_process_have_separate_metrics(serve):
     page = read(serve(spout(emitted=1, task=0), spout(emitted=2, task=1)))
     assert 'acktree_spout_emitted_total{spout="lines",task="0",topology="wordcount"} 1.0' in page
     assert 'acktree_spout_emitted_total{spout="lines",task="1",topology="wordcount"} 2.0' in page

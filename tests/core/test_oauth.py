@@ -32,7 +32,7 @@ BEARER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         ({"oauth_cb": "security.tokens:token", "sasl.oauthbearer.method": "oidc"}, "are mutually exclusive"),
     ],
 )
-def test_what_cannot_make_tokens_is_refused_with_the_reason(settings: dict[str, str], says: str):
+def test_a_function_that_cannot_make_tokens_is_refused_with_the_reason(settings: dict[str, str], says: str):
     whole = {**BEARER, **settings}
     for make in (
         lambda: token_function(whole),
@@ -59,7 +59,7 @@ def test_the_property_may_come_from_the_environment_under_its_own_name():
 @pytest.mark.parametrize(
     "returned", [None, "token", ("token",), ("canary", "soon"), (b"canary", 1.0), ("canary", 1.0, "a", {}, 5)]
 )
-def test_what_is_no_token_is_an_error_that_does_not_show_it(returned: Any, caplog: pytest.LogCaptureFixture):
+def test_a_malformed_token_is_an_error_that_does_not_show_it(returned: Any, caplog: pytest.LogCaptureFixture):
     function = TokenFunction("auth:token", lambda _config: returned)
     with pytest.raises(TypeError, match="it must return"):
         function(None)

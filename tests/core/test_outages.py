@@ -47,7 +47,7 @@ class Cluster:
             self.now_s += 0.5
 
 
-def test_an_outage_of_five_minutes_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends():
+def test_an_outage_logs_a_line_when_it_begins_every_minute_and_when_it_ends():
     cluster = Cluster()
     cluster.is_failing = cluster.is_away = True
     cluster.run(FIVE_MINUTES_S)
@@ -64,7 +64,7 @@ def test_an_outage_of_five_minutes_is_a_line_when_it_begins_one_a_minute_and_one
     assert ends == "Kafka at b:1 answers again after 300 s; 600 attempts had failed"
 
 
-def test_a_connection_that_fails_once_while_the_cluster_answers_is_no_outage():
+def test_a_connection_that_fails_once_while_the_cluster_answers_is_not_an_outage():
     cluster = Cluster()
     cluster.outage.failed("reset by peer", 0.0)
     cluster.run(QUIET_S + 1)
@@ -72,7 +72,7 @@ def test_a_connection_that_fails_once_while_the_cluster_answers_is_no_outage():
     assert not cluster.outage.is_watched
 
 
-def test_one_broker_of_several_that_stays_away_is_an_outage_though_the_cluster_answers():
+def test_one_unreachable_broker_is_an_outage_even_if_the_cluster_answers():
     cluster = Cluster()
     cluster.is_failing = True
     cluster.run(FIVE_MINUTES_S)
@@ -84,7 +84,7 @@ def test_one_broker_of_several_that_stays_away_is_an_outage_though_the_cluster_a
     assert ends.startswith("Kafka at b:1 answers again after 300 s; ")
 
 
-def test_what_an_idle_client_logs_late_begins_no_second_outage():
+def test_a_late_line_of_an_idle_client_begins_no_second_outage():
     cluster = Cluster()
     cluster.is_failing = cluster.is_away = True
     cluster.run(30)
@@ -95,7 +95,7 @@ def test_what_an_idle_client_logs_late_begins_no_second_outage():
     assert [line.partition(" b:1 ")[2][:7] for line in cluster.lines] == ["(refuse", "answers"]
 
 
-def test_an_outage_is_over_when_what_it_left_to_be_done_again_is_done():
+def test_an_outage_is_over_when_the_calls_it_interrupted_have_been_retried():
     """A worker that waits in a call polls no client: nothing fails for minutes, nor is anything logged."""
     cluster = Cluster()
     cluster.is_failing = cluster.is_away = True
@@ -169,7 +169,7 @@ def test_an_outage_ends_without_a_line_once_its_last_client_is_closed(
         world.sleep(60)
 
 
-def test_all_clients_of_a_process_and_its_own_retries_have_one_outage(
+def test_all_clients_of_a_process_and_its_own_retries_have_the_same_outage(
     simulation: Simulation, caplog: pytest.LogCaptureFixture
 ):
     clients = [ClientLog(SIMULATED_PROPERTIES) for _ in range(3)]
@@ -185,7 +185,7 @@ def test_all_clients_of_a_process_and_its_own_retries_have_one_outage(
     assert [record.levelname for record in (begins, *minutes, ends)][-2:] == ["ERROR", "WARNING"]
 
 
-def test_what_is_no_failed_attempt_is_logged_at_any_time(
+def test_a_line_that_is_not_about_a_failed_attempt_is_always_logged(
     simulation: Simulation, caplog: pytest.LogCaptureFixture
 ):
     client = ClientLog(SIMULATED_PROPERTIES)
@@ -206,7 +206,7 @@ def test_what_is_no_failed_attempt_is_logged_at_any_time(
     ]
 
 
-def test_an_outage_ends_though_there_was_no_token_to_ask_the_cluster_with_at_first(
+def test_an_outage_ends_even_if_at_first_no_token_was_there_to_query_the_cluster(
     simulation: Simulation, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     made: list[dict[str, Any]] = []
@@ -326,7 +326,7 @@ def test_a_wrong_address_is_one_sentence_in_every_role(start_roles: Callable[[st
 
 
 @pytest.mark.promise("the broker, or the connection to it")
-def test_processes_that_are_cut_off_log_one_line_and_one_when_the_broker_answers_again(
+def test_processes_cut_off_log_one_line_and_another_when_the_broker_answers_again(
     bootstrap: str, unique: str, start_roles: Callable[[str], Roles]
 ):
     apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=unique)), {})

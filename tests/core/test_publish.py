@@ -138,7 +138,7 @@ def test_a_larger_acker_count_adds_partitions_and_a_smaller_one_keeps_them(
     assert [history.ackers(version) for version in (1, 2, 3)] == [2, 5, 1]
 
 
-def test_replicas_in_sync_are_set_on_what_is_made_and_changed_on_what_is_acktrees_own(
+def test_min_insync_replicas_is_set_on_new_topics_and_changed_on_acktrees_own(
     cluster: TopologyOnBroker,
 ) -> None:
     cluster.apply(min_insync_replicas=1, replication_factor=1)
@@ -154,7 +154,7 @@ def test_replicas_in_sync_are_set_on_what_is_made_and_changed_on_what_is_acktree
     assert {cluster.setting(f"{name}.{topic}", setting) for topic in own} == {"1"}
 
 
-def test_the_dead_letter_topic_takes_what_its_sources_take_and_headers(cluster: TopologyOnBroker) -> None:
+def test_the_dead_letter_topic_accepts_what_its_sources_accept_and_headers(cluster: TopologyOnBroker) -> None:
     topic, setting = f"{cluster.name}.dead-letter", "max.message.bytes"
     plan = cluster.apply()
     assert f"set {setting} of topic {topic} to {1_048_588 + DEAD_LETTER_HEADERS_BYTES}" in plan.lines()
@@ -168,7 +168,7 @@ def test_the_dead_letter_topic_takes_what_its_sources_take_and_headers(cluster: 
         assert cluster.setting(topic, setting) == str(larger)
 
 
-def test_a_limit_that_the_broker_refuses_keeps_no_topology_from_being_published(
+def test_a_topology_is_published_even_if_the_broker_refuses_a_limit(
     cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = SimpleNamespace(name=lambda: "POLICY_VIOLATION", str=lambda: "no more than 1 MB")
@@ -188,7 +188,7 @@ def test_a_limit_that_the_broker_refuses_keeps_no_topology_from_being_published(
     assert cluster.latest().version == 1
 
 
-def test_spark_options_are_published_and_taken_back(cluster: TopologyOnBroker) -> None:
+def test_spark_options_are_published_and_removed(cluster: TopologyOnBroker) -> None:
     text = TOPOLOGY.format(name=cluster.name, ackers=1, tasks=1, out=f'"{cluster.name}.out"')
     more = text.replace("tasks = 1", 'tasks = 1\nspark = {complete = "batch", max_offsets_per_trigger = 7}')
     for version, (file, complete, limit) in enumerate([(more, "batch", 7), (text, "tree", None)], 1):
@@ -200,14 +200,14 @@ def test_spark_options_are_published_and_taken_back(cluster: TopologyOnBroker) -
         assert found.spouts["s"].spark.max_offsets_per_trigger == limit
 
 
-def test_a_longer_retention_holds_for_results_too(cluster: TopologyOnBroker) -> None:
+def test_a_longer_retention_also_applies_to_results(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     cluster.apply(control_retention_s=40_000)
     kept = {cluster.setting(f"{cluster.name}.{topic}", "retention.ms") for topic in ("ack", "spout-0")}
     assert kept == {"40000000"}
 
 
-def test_another_replication_factor_than_that_of_existing_topics_is_a_warning(
+def test_a_replication_factor_unlike_that_of_existing_topics_is_a_warning(
     cluster: TopologyOnBroker,
 ) -> None:
     cluster.apply()
@@ -226,7 +226,7 @@ def test_a_topic_of_tuples_is_created_with_the_partitions_that_the_file_states(
 
 
 @pytest.mark.parametrize(("has", "states", "advice"), [(3, 5, ", or grow it: kafka-topics"), (5, 3, "")])
-def test_other_partitions_than_an_existing_topic_has_are_refused_and_nothing_is_changed(
+def test_a_partition_count_unlike_that_of_an_existing_topic_is_refused(
     cluster: TopologyOnBroker, has: int, states: int, advice: str
 ) -> None:
     topic = f"{cluster.name}.out"
@@ -245,7 +245,7 @@ def test_other_partitions_than_an_existing_topic_has_are_refused_and_nothing_is_
         cluster.latest()
 
 
-def test_a_topic_that_an_operator_has_made_larger_is_a_warning_for_a_driver_publishes_it_again(
+def test_a_topic_enlarged_by_an_operator_only_causes_a_warning(
     cluster: TopologyOnBroker,
 ) -> None:
     cluster.apply(partitions=2)
@@ -271,7 +271,7 @@ class CountedConsumer:
         return getattr(self.consumer, name)
 
 
-def test_a_registry_catches_up_with_published_versions_and_polls_once_when_there_are_none(
+def test_a_registry_reads_published_versions_and_polls_once_if_there_are_none(
     cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.apply(ackers=1)
@@ -297,7 +297,7 @@ def test_a_registry_catches_up_with_published_versions_and_polls_once_when_there
         registry.close()
 
 
-def test_a_publisher_that_another_one_fences_tries_again_after_it(
+def test_a_publisher_that_is_fenced_by_another_one_retries_after_it(
     cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.apply(ackers=1)
@@ -315,7 +315,7 @@ def test_a_publisher_that_another_one_fences_tries_again_after_it(
     assert [history.ackers(version) for version in (1, 2, 3)] == [1, 3, 2]
 
 
-def test_task_numbers_are_never_used_again(cluster: TopologyOnBroker) -> None:
+def test_task_numbers_are_never_reused(cluster: TopologyOnBroker) -> None:
     cluster.apply(tasks=3)
     cluster.apply(tasks=1)
     cluster.apply(tasks=4)
@@ -323,7 +323,7 @@ def test_task_numbers_are_never_used_again(cluster: TopologyOnBroker) -> None:
 
 
 @pytest.mark.real
-def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: TopologyOnBroker) -> None:
+def test_added_partitions_and_recreated_topics_get_new_slots(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     source = f"{cluster.name}.in"
     cluster.admin.create_partitions([NewPartitions(source, 4)])[source].result()
@@ -418,7 +418,7 @@ def test_a_setting_that_breaks_a_guarantee_is_refused_with_the_reason(kafka: str
         Registry(kafka, "any", {name: value})
 
 
-def test_what_is_published_can_be_read_as_soon_as_apply_returns(cluster: TopologyOnBroker) -> None:
+def test_a_published_version_can_be_read_as_soon_as_apply_returns(cluster: TopologyOnBroker) -> None:
     place = TopicPartition(f"{cluster.name}.topology", 0)
 
     def end(isolation: IsolationLevel) -> int:
@@ -441,7 +441,7 @@ def test_the_state_of_a_spout_is_on_one_compacted_partition(cluster: TopologyOnB
     assert cluster.setting(topic, "segment.bytes") == str(2 * MAX_STATE_BYTES)
 
 
-def test_a_state_topic_takes_what_a_state_may_be_and_keeps_what_it_was_given_beyond(
+def test_a_state_topic_accepts_the_largest_state_and_keeps_a_larger_limit(
     cluster: TopologyOnBroker,
 ) -> None:
     cluster.apply()
@@ -475,7 +475,7 @@ def test_a_state_topic_that_loses_records_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("asked_for", ["describe", "_settings"])
-def test_a_topic_that_one_broker_lists_and_another_does_not_know_yet_is_asked_for_again(
+def test_a_query_for_a_topic_that_one_broker_does_not_know_yet_is_retried(
     cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch, asked_for: str
 ) -> None:
     cluster.apply()

@@ -119,7 +119,7 @@ def test_a_version_seen_in_a_header_is_loaded_from_a_broker_that_has_just_restar
     found.close()
 
 
-def test_a_publisher_that_hangs_in_its_transaction_keeps_nobody_from_the_versions_before(
+def test_a_publisher_that_hangs_in_its_transaction_hides_no_earlier_version(
     opened: Open, kafka: str, unique: str
 ) -> None:
     found, _ = opened()

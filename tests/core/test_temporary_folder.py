@@ -38,14 +38,14 @@ def hold() -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_a_folder_is_gone_at_the_end(temporary: Path):
+def test_a_folder_is_removed_at_the_end(temporary: Path):
     with temporary_folder("mine") as folder:
         assert folder.parent == temporary
         (folder / "data").write_text("much")
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_leaves_is_gone_at_the_next_start_and_the_living_keep_theirs():
+def test_the_next_start_removes_the_folders_of_killed_processes_and_of_no_others():
     (dead, left), (living, kept) = hold(), hold()
     dead.send_signal(signal.SIGKILL)
     dead.wait()
@@ -78,7 +78,7 @@ def test_other_folders_stay(temporary: Path, tmp_path_factory: pytest.TempPathFa
     assert (elsewhere / ".owner").exists()
 
 
-def test_a_folder_that_its_owner_removes_meanwhile_is_nobodys_error(
+def test_a_folder_that_its_owner_removes_meanwhile_causes_no_error(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ):
     ended = temporary / "acktree-ended"

@@ -185,10 +185,10 @@ def test_a_number_larger_than_any_float_is_an_error(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["retry_initial_s", "retry_max_s"])
-def test_an_endless_back_off_is_an_error_for_it_could_not_be_published(key: str) -> None:
+def test_an_infinite_back_off_is_an_error_because_it_could_not_be_published(key: str) -> None:
     assert key in error_of(GOOD.replace('emits = ["words"]', f'emits = ["words"]\n{key} = inf'))
 
 
-def test_a_dotted_key_is_found_too() -> None:
+def test_a_dotted_key_is_also_found() -> None:
     sentence = error_of('name = "a"\nspouts.x.topics = ["t"]\nspouts.x.tasks = 0\n')
     assert "line 3: spouts.x.tasks: 0 is invalid" in sentence

@@ -20,14 +20,14 @@ def failed(policy: RetryPolicy, after_s: float | None) -> tuple[PartitionLedger,
 
 
 @pytest.mark.parametrize(("away_s", "left_s"), [(0, 20), (7, 13), (60, 0)])
-def test_what_waits_is_due_when_it_was_whatever_the_clock_of_the_next_machine(away_s: int, left_s: int):
+def test_a_waiting_record_keeps_its_due_time_whatever_the_next_machines_clock(away_s: int, left_s: int):
     ledger, _ = failed(POLICY, 20.0)
     restored = ledger_of(state_of(ledger, 0.0).aged(1000 * away_s), POLICY, 5_000.0)
     assert not restored.retries.emit_due(5_000.0 + left_s - 0.5, 2, 9)
     assert restored.retries.emit_due(5_000.0 + left_s + 0.5, 2, 9)
 
 
-def test_a_record_that_was_about_to_be_given_up_is_due_once_more_but_not_before_its_delay():
+def test_a_record_about_to_be_given_up_is_due_once_more_but_only_after_its_delay():
     ledger, outcome = failed(ONE_ATTEMPT, 20.0)
     assert outcome is FailureOutcome.EXHAUSTED
     restored = ledger_of(state_of(ledger, 0.0), ONE_ATTEMPT, 0.0)

@@ -23,19 +23,21 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
-def test_root_gets_what_is_missing(installed: set[str], monkeypatch: pytest.MonkeyPatch):
+def test_missing_programs_are_installed_for_root(installed: set[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     check.install_missing()
     assert installed == {"apt-get", *check.PROGRAMS}
 
 
-def test_others_read_what_is_missing(installed: set[str], monkeypatch: pytest.MonkeyPatch):
+def test_others_are_shown_how_to_install_missing_programs(
+    installed: set[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SystemExit, match=r"sudo apt-get install runc iptables netavark aardvark-dns$"):
         check.install_missing()
 
 
-def test_nothing_is_installed_where_all_is_there(installed: set[str], monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_installed_where_nothing_is_missing(installed: set[str], monkeypatch: pytest.MonkeyPatch):
     installed.update(check.PROGRAMS)
     monkeypatch.setattr(check, "run", None)
     check.install_missing()

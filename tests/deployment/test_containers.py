@@ -88,7 +88,7 @@ def test_the_spout_has_one_driver():
     assert driver["strategy"] == {"type": "Recreate"}
 
 
-def test_an_autoscaler_alone_says_how_many_replicas_there_are():
+def test_only_an_autoscaler_sets_the_number_of_replicas():
     """Else each `kubectl apply` would take back what the autoscaler has added."""
     (autoscaler,) = named("HorizontalPodAutoscaler").values()
     scaled = named("Deployment")[autoscaler["spec"]["scaleTargetRef"]["name"]]["spec"]
@@ -201,7 +201,7 @@ def installed(name: str) -> list[Version]:
         return []
 
 
-def test_what_a_locked_package_needs_is_locked():
+def test_dependencies_of_locked_packages_are_locked():
     """Asked of those that are installed here in the version of the lock."""
     lock = {
         name: [locked for locked, marker, _ in versions if marker is None or marker.evaluate()]
@@ -220,7 +220,7 @@ def test_the_image_does_not_run_as_root_and_has_a_health_check():
     assert "HEALTHCHECK" in dockerfile
 
 
-def test_the_image_installs_what_is_locked_and_nothing_else():
+def test_the_image_installs_exactly_the_locked_packages():
     dockerfile = (DOCKER / "Dockerfile").read_text()
     installed = re.findall(r"pip install (.*)", dockerfile)
     assert installed == ["--require-hashes -r /src/requirements.lock", "--no-deps /src"]

@@ -93,7 +93,7 @@ def test_the_defaults_run_the_published_topology():
     assert topology.name == "wordcount"
 
 
-def test_a_changed_topology_or_image_has_a_job_of_its_own():
+def test_a_changed_topology_or_image_gets_its_own_job():
     def job(**values: Any) -> str:
         (name,) = [name for kind, name in render(**values) if kind == "Job"]
         return name
@@ -103,14 +103,14 @@ def test_a_changed_topology_or_image_has_a_job_of_its_own():
     assert not [kind for kind, _ in render(topology={"file": ""}) if kind == "Job"]
 
 
-def test_an_autoscaler_alone_says_how_many_replicas_there_are():
+def test_only_an_autoscaler_sets_the_number_of_replicas():
     made = render(ackers={"autoscaling": SCALING})
     assert "replicas" not in made["Deployment", "wc-acker"]["spec"]
     assert made["HorizontalPodAutoscaler", "wc-acker"]["spec"]["minReplicas"] == 2
     assert render(ackers={"replicas": 3})["Deployment", "wc-acker"]["spec"]["replicas"] == 3
 
 
-def test_what_may_run_once_only_is_never_run_twice():
+def test_a_process_that_may_run_only_once_is_never_run_twice():
     made = render(**EVERYTHING)
     alone = [name for kind, name in made if kind == "Deployment" and re.search("spark|spout", name)]
     assert sorted(alone) == [

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-import lacking
+import prerequisites
 from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker import ports
 from acktree.core.topology.file import parse_topology
@@ -166,7 +166,7 @@ def test_a_process_serves_metrics_that_change(pipeline: Pipeline, process: str):
 @pytest.fixture
 def prometheus(pipeline: Pipeline, tmp_path: Path) -> Iterator[str]:
     """The address of a Prometheus that scrapes all processes and evaluates the project's rules."""
-    program = lacking.program("prometheus")
+    program = prerequisites.program("prometheus")
     (port,) = ports.free_ports(1)
     targets = [pipeline.address(process).split("/")[2] for process in PROCESSES]
     settings = {

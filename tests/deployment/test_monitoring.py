@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-import lacking
+import prerequisites
 from public_names import alert_rules, documented_metrics
 
 HOUSE = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_no_two_panels_of_the_dashboard_overlap():
 
 def promtool(*arguments: str | Path) -> None:
     """Run promtool, which has to find nothing wrong."""
-    done = subprocess.run([lacking.program("promtool"), *arguments], capture_output=True, text=True)
+    done = subprocess.run([prerequisites.program("promtool"), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

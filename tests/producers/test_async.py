@@ -60,7 +60,7 @@ def test_tuples_end_in_any_order_and_all_calls_come_from_the_loops_thread(cluste
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_stop_drops_waiting_tuples_logs_unfinished_ones_and_only_these_are_executed_again(
+def test_a_stop_drops_waiting_tuples_and_logs_unfinished_ones_to_execute_again(
     cluster: WorkerCluster, caplog, exactly_once: bool
 ):
     class ImpatientGate(Gate):
@@ -86,7 +86,7 @@ def test_a_stop_drops_waiting_tuples_logs_unfinished_ones_and_only_these_are_exe
     assert values == list(range(10))
 
 
-def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: WorkerCluster):
+def test_no_more_tuples_are_executed_concurrently_than_the_bolt_allows(cluster: WorkerCluster):
     class SevenAtOnce(Gate):
         max_concurrent = 7
 
@@ -236,7 +236,7 @@ def test_prepare_and_cleanup_run_on_the_event_loop_and_a_reset_is_sent():
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_tuple_executed_for_longer_than_the_message_timeout_is_cancelled_and_fails_and_the_others_go_on(
+def test_a_tuple_executed_beyond_the_message_timeout_is_cancelled_and_fails_alone(
     cluster: WorkerCluster, caplog, exactly_once: bool
 ):
     class TwoAtOnce(Gate):
@@ -300,9 +300,7 @@ class Stubborn(AsyncBolt):
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_bolt_that_swallows_its_cancellation_emits_nothing_and_executes_the_next_tuple(
-    monkeypatch, exactly_once: bool
-):
+def test_a_bolt_that_swallows_a_cancellation_emits_nothing_and_continues(monkeypatch, exactly_once: bool):
     bolt = Stubborn()
     double = BoltDouble(bolt, exactly_once=exactly_once)
     with monkeypatch.context() as patience:
@@ -356,7 +354,7 @@ class KeyedPauses(AsyncBolt):
         emit(tup.value)
 
 
-def test_tuples_of_one_key_are_executed_in_their_order_and_others_at_once():
+def test_tuples_of_one_key_are_executed_in_order_and_others_concurrently():
     bolt = KeyedPauses(b"4")
     double = BoltDouble(bolt)
     for number in range(12):
@@ -369,12 +367,12 @@ def test_tuples_of_one_key_are_executed_in_their_order_and_others_at_once():
     assert (double.failed.keys(), len(double.acked)) == ({4}, 14)
 
 
-def test_an_order_that_is_none_is_refused():
+def test_an_invalid_order_is_refused():
     with pytest.raises(BadHandler, match=r"order must be one of any, key, not 'partition'"):
         BoltDouble(type("Wrong", (KeyedPauses,), {"order": "partition"})())
 
 
-def test_of_large_tuples_and_children_no_more_are_in_memory_than_fit(cluster: WorkerCluster, monkeypatch):
+def test_no_more_large_tuples_and_children_are_in_memory_than_fit(cluster: WorkerCluster, monkeypatch):
     class EmitsTwice(AsyncBolt):
         now = peak = 0
 

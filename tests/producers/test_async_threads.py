@@ -7,7 +7,7 @@ from acktree.producers import AsyncBolt
 from acktree.producers.testing import BoltDouble
 
 
-def test_as_many_functions_run_in_threads_as_the_bolt_executes_tuples_at_once():
+def test_as_many_functions_run_in_threads_as_the_bolt_executes_tuples():
     count = 40
     barrier = threading.Barrier(count)
 

@@ -44,7 +44,7 @@ def test_a_batch_of_constant_cost_never_gets_smaller_than_the_minimum():
     assert sizer.records == 100
 
 
-def test_a_turn_that_took_no_time_is_no_error():
+def test_a_turn_that_took_no_time_is_not_an_error():
     sizer = BatchSizer(0.1, 1, 10_000)
     sizer.update(10, 0.0)
     assert sizer.records == 100

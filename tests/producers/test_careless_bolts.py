@@ -108,7 +108,7 @@ def split_by_tuple() -> list:
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize(("kind", "does", "reason"), split_by_tuple())
-def test_what_it_raises_or_returns_fails_its_tuple_and_no_other(kind, exactly_once: bool, does, reason: str):
+def test_an_exception_or_bad_return_value_fails_only_its_tuple(kind, exactly_once: bool, does, reason: str):
     check_the_bad_one_alone_fails(in_memory(exactly_once)(kind(does), COUNT), reason)
 
 
@@ -122,7 +122,7 @@ def test_a_worker_fails_that_tuple_as_the_double_does(cluster: WorkerCluster, ki
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("kind", [CarelessByHand, CarelessBasic, CarelessBatch, CarelessTable])
-def test_what_is_meant_for_the_process_ends_it_and_fails_nothing(kind, ends):
+def test_an_exception_meant_for_the_process_ends_it_and_fails_nothing(kind, ends):
     def end():
         raise ends
 
@@ -174,14 +174,14 @@ REASONS = [
 
 @pytest.mark.parametrize(("reason", "text"), REASONS)
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_fail_whose_reason_is_no_text_is_sent_all_the_same(exactly_once: bool, reason, text: str):
+def test_a_fail_whose_reason_is_not_text_is_sent_anyway(exactly_once: bool, reason, text: str):
     for bolt in (FailsWith(reason, in_tick=False), FailsWith(reason, in_tick=True), BatchFailsWith(reason)):
         outcome = in_memory(exactly_once)(bolt, COUNT)
         assert outcome.failed == {int(BAD): text}
         assert outcome.acked == set(range(COUNT)) - {int(BAD)}
 
 
-def test_an_exception_as_the_reason_brings_its_stack():
+def test_an_exception_as_the_reason_includes_its_stack():
     class Catches(Bolt):
         def execute(self, tup, collector):
             try:
@@ -196,6 +196,6 @@ def test_an_exception_as_the_reason_brings_its_stack():
     assert "int(tup.value)" in double.stacks[0]
 
 
-def test_a_worker_with_exactly_once_lives_on_after_a_fail_whose_reason_is_no_text(cluster: WorkerCluster):
+def test_an_exactly_once_worker_survives_a_fail_whose_reason_is_not_text(cluster: WorkerCluster):
     outcome = on_broker(cluster, True)(FailsWith(ValueError("no"), in_tick=False), COUNT)
     assert outcome.failed == {int(BAD): "ValueError: no"}

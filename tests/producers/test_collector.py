@@ -186,7 +186,7 @@ def test_the_acks_of_one_flush_make_one_record_per_partition():
     assert all(net.done(offset) for offset in range(100))
 
 
-def test_no_part_of_a_tuples_ack_leaves_before_its_ack():
+def test_no_part_of_a_tuples_ack_is_sent_before_its_ack():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
     parent = net.take("one", net.spout(0))
     net.emit("one", parent)

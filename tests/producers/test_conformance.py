@@ -43,7 +43,7 @@ def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
 
 
 @conformance_with_exactly_once("broker-exactly-once")
-def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(run: Run):
+def test_an_async_bolt_acks_tuples_as_they_end_and_sends_nothing_for_failed_ones(run: Run):
     class FinishInReverse(AsyncBolt):
         async def execute(self, tup, emit):
             for topic in ("b", "c"):
@@ -102,7 +102,7 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
 
 
 @conformance_with_exactly_once()
-def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
+def test_an_explicit_fail_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
     class FailZero(Bolt):
         def execute(self, tup, collector):
             collector.emit(tup.value, anchors=())

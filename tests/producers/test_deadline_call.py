@@ -35,7 +35,7 @@ def test_a_call_that_never_returns_is_abandoned_at_the_deadline():
     end.set()
 
 
-def test_the_waiting_thread_may_end_the_wait_with_an_error_of_its_own():
+def test_the_waiting_thread_may_end_the_wait_with_its_own_error():
     def refuse() -> bool:
         raise TimeoutError("stop")
 

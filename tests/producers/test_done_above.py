@@ -85,7 +85,7 @@ def test_foreign_text_is_ignored(text):
         (17, b64encode(zlib.compress(b"ab")).decode()),
     ],
 )
-def test_text_with_a_true_checksum_that_is_not_ours_lists_nothing_and_names_nobody(span, packed):
+def test_foreign_text_with_a_valid_checksum_lists_nothing_and_names_no_owner(span, packed):
     text = seal("acktree-bolt-1", span, packed, OWNER.hex(), about="10|")
     assert decode_done(text, 10) is None
     assert decode_owner(text, 10) == b""
@@ -95,7 +95,7 @@ def test_text_committed_with_another_offset_is_ignored():
     assert decode_done(encode_done(10, 500, [10]), 11) is None
 
 
-def test_text_with_a_damaged_owner_lists_nothing_and_names_nobody():
+def test_text_with_a_damaged_owner_lists_nothing_and_names_no_owner():
     _, span, packed, *_ = encode_done(10, 20, [10, 13]).split("|")
     for owner in ("x", OWNER.hex()[1:]):
         text = seal("acktree-bolt-1", span, packed, owner, about="10|")

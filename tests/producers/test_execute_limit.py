@@ -118,7 +118,7 @@ class Sleeper(AsyncBolt):
         emit(tup.value)
 
 
-def test_an_async_tuple_is_cancelled_and_fails_while_its_neighbours_go_on(cluster: WorkerCluster) -> None:
+def test_an_async_tuple_is_cancelled_and_fails_while_its_neighbours_continue(cluster: WorkerCluster) -> None:
     cluster.apply(first=(["a"], ["b"]))
     cluster.emit(range(100))
     bolt = Sleeper()
@@ -140,7 +140,7 @@ class Forever(BasicBolt):
         emit(tup.value)
 
 
-def test_a_limit_of_the_topology_comes_before_that_of_the_class() -> None:
+def test_a_limit_of_the_topology_takes_precedence_over_that_of_the_class() -> None:
     table = BoltTable(reads=("a",), execute_timeout_s=5)
     assert find_execute_timeout(Forever(), table, "first") == 5.0
     assert find_execute_timeout(Forever(), BoltTable(reads=("a",)), "first") == 1.0

@@ -43,7 +43,7 @@ def formatted(monkeypatch) -> list[type]:
     return found
 
 
-def test_tuples_that_fail_at_one_place_have_one_stack_that_is_formatted_once_a_flush(formatted):
+def test_tuples_that_fail_at_one_place_have_one_stack_formatted_once_per_flush(formatted):
     double = BoltDouble(Parses())
     for flush in (1, 2):
         double.give(*[b"word"] * COUNT)
@@ -53,7 +53,7 @@ def test_tuples_that_fail_at_one_place_have_one_stack_that_is_formatted_once_a_f
     assert "return int(value)" in double.stacks[COUNT]
 
 
-def test_as_many_stacks_are_formatted_as_go_with_a_flush(formatted):
+def test_only_as_many_stacks_are_formatted_as_go_with_a_flush(formatted):
     double = BoltDouble(Parses())
     double.give(*(b"c %d" % number for number in range(COUNT)))
     assert len(formatted) == MAX_STACKS
@@ -107,7 +107,7 @@ class RefusesFirstBatch(BatchBolt):
 @pytest.mark.parametrize(
     "bolt", [RefusesBasic, RefusesByHand, RefusesAtOnce, RefusesBatch, RefusesFirstBatch]
 )
-def test_an_exception_that_is_raised_again_and_again_keeps_the_traceback_of_the_last_time(bolt):
+def test_an_exception_that_is_raised_repeatedly_keeps_only_its_last_traceback(bolt):
     double = BoltDouble(bolt())
     for _ in range(20):
         double.give(b"a", b"b")
@@ -137,14 +137,14 @@ def raised(number: int) -> BaseException:
     raise AssertionError
 
 
-def test_exceptions_of_one_place_have_one_stack_and_those_of_another_have_not():
+def test_exceptions_of_one_place_have_the_same_stack_and_those_of_another_do_not():
     errors = [raised(number) for number in range(6) for _ in range(2)]
     for one in errors:
         for other in errors:
             assert (place_of(one) == place_of(other)) == (stack_of(one) == stack_of(other)), (one, other)
 
 
-def test_a_cause_that_leads_back_to_its_exception_ends():
+def test_a_cycle_of_causes_ends():
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert place_of(one) == place_of(one)

@@ -441,7 +441,7 @@ def test_calls_from_another_thread_are_refused_and_fail_their_tuples(
     assert reasons == {"WrongThread:"}
 
 
-def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
+def test_a_basic_and_an_async_bolt_emit_only_in_their_own_thread():
     def elsewhere(call) -> None:
         def refused():
             with pytest.raises(WrongThread):
@@ -467,7 +467,7 @@ def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
         double.close()
 
 
-def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(
+def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_without_an_ack(
     cluster: WorkerCluster,
 ):
     class Swallows(BasicBolt):

@@ -124,7 +124,7 @@ def values(cluster: WorkerCluster, topic: str) -> Counter[int]:
         pytest.param(10, 30, id="a later one", marks=pytest.mark.real),
     ],
 )
-def test_records_after_a_killed_workers_transaction_become_readable_when_another_takes_over(
+def test_a_takeover_makes_records_behind_a_killed_workers_transaction_readable(
     cluster: WorkerCluster, start_process: Start, committed: int, total: int
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -141,7 +141,7 @@ def test_records_after_a_killed_workers_transaction_become_readable_when_another
     cluster.close()
 
 
-def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_before_it_is_a_member(
+def test_a_worker_restarted_under_its_name_ends_its_open_transaction_before_it_joins(
     cluster: WorkerCluster, start_process: Start
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -162,7 +162,7 @@ def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_be
     assert values(cluster, topic).keys() == {77}
 
 
-def test_a_bolt_changed_to_at_least_once_ends_the_transaction_of_its_dead_predecessor(
+def test_a_bolt_changed_to_at_least_once_ends_its_dead_predecessors_transaction(
     cluster: WorkerCluster, start_process: Start
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))

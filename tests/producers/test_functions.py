@@ -81,7 +81,7 @@ def routed(value: bytes | None, tup: Tuple) -> Child | Iterator[Child] | None:
     return Child(value, topic="errors" if value == b"bad" else "out", key="k")
 
 
-def test_a_child_names_its_topic_and_key_and_a_tombstone_goes_on():
+def test_a_child_names_its_topic_and_key_and_a_tombstone_is_passed_on():
     double = BoltDouble(routed)
     double.give(b"good", b"bad", None, key=b"own")
     emitted = [(each.topic, each.value, each.key) for each in double.emitted]
@@ -117,7 +117,7 @@ def test_a_key_of_a_bolt_that_emits_nothing_is_refused():
         bolt(reads="in", key=len)(one)
 
 
-def test_a_value_without_a_topic_fails_its_tuple_where_there_are_several():
+def test_a_value_without_a_topic_fails_its_tuple_if_there_are_several():
     @bolt(reads="in", emits=["a", "b"])
     def lost(value: bytes) -> bytes:
         return value

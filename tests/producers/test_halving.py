@@ -54,12 +54,12 @@ def test_only_the_poison_of_a_batch_fails_and_nothing_of_a_failed_try_is_sent(
     assert bolt.executions <= len(poison) * 15 + 1
 
 
-def test_the_poison_of_a_batch_says_itself_that_it_is_never_tried_again():
+def test_the_poison_of_a_batch_says_that_it_is_never_retried():
     _, double = given_values(50, {b"7": Reject("no number")})
     assert (double.failed, double.rejected) == ({7: "no number"}, {7})
 
 
-def test_a_batch_that_asks_to_wait_waits_whole():
+def test_a_batch_that_asks_to_wait_waits_as_a_whole():
     bolt, double = given_values(50, {b"7": RetryLater(3, "busy")})
     assert set(double.failed) == set(double.retry_after_s) == set(range(50))
     assert (bolt.executions, double.emitted) == (1, [])
@@ -88,7 +88,7 @@ def test_tuples_that_were_failed_before_the_exception_are_not_executed_again():
     assert (double.failed, double.acked) == ({0: "mine", 3: "ValueError: three"}, {1, 2})
 
 
-def test_a_batch_that_emits_too_much_to_be_held_is_sent_and_fails_whole(monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_that_emits_too_much_to_be_held_is_sent_and_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("acktree.producers.collecting.batch.MAX_HELD_BYTES", 500)
     bolt, double = given_values(20, {b"19": ValueError("no")})
     assert set(double.failed) == set(range(20))

@@ -70,7 +70,7 @@ def totals(sink: ExampleSink) -> dict[str, int]:
     return dict(sink.bolt.database.execute("select account, amount from totals").fetchall())
 
 
-def test_a_replay_writes_nothing_and_the_rest_is_written(sink: ExampleSink):
+def test_a_replay_writes_nothing_again_and_new_lines_are_written(sink: ExampleSink):
     sink.give("anna 1", "anna 2", "bert 5")
     sink.give("anna 1", "anna 2", "bert 5", attempt=1)
     sink.give("anna 1", "anna 2", "bert 5", "bert 5", attempt=2)
@@ -108,7 +108,7 @@ def test_each_part_of_a_source_record_is_written_once():
     assert [once.first(cursor, tup, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
 
 
-def test_a_write_says_which_of_its_records_writes_it_is():
+def test_a_write_says_its_number_among_the_writes_of_its_record():
     net, once = Net(published(one=(["a"], []))), WriteOnce()
     cursor = sqlite3.connect(":memory:").cursor()
     once.create(cursor)
@@ -118,7 +118,7 @@ def test_a_write_says_which_of_its_records_writes_it_is():
     assert once.first(cursor, tup, 0)
 
 
-def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_no_key():
+def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_not_a_key():
     topology = published(one=(["a"], []))
     table = topology.spouts["s"].model_copy(update={"block": 100})
     net = Net(topology.model_copy(update={"spouts": {"s": table}}))
@@ -128,7 +128,7 @@ def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_no_key():
         key_of(tup)
 
 
-def test_a_record_at_the_same_offset_of_a_recreated_topic_is_written_too():
+def test_a_record_at_the_same_offset_of_a_recreated_topic_is_also_written():
     once, cursor = WriteOnce(), sqlite3.connect(":memory:").cursor()
     once.create(cursor)
     written = []

@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_class_in_the_current_folder_is_made(folder):
+def test_a_class_in_the_current_folder_is_instantiated(folder):
     assert type(make_handler("handlers_here:Good", BOLTS, "execute")).__name__ == "Good"
 
 
@@ -72,7 +72,7 @@ def test_a_class_in_the_current_folder_is_made(folder):
         ("handlers_here:number", "neither a class nor a function"),
     ],
 )
-def test_anything_else_is_refused_with_what_is_wrong(folder, place, message):
+def test_anything_else_is_refused_with_the_reason(folder, place, message):
     with pytest.raises(BadHandler, match=message):
         make_handler(place, BOLTS, "execute")
 
@@ -92,7 +92,7 @@ def test_a_module_that_raises_is_reported_with_its_line(folder):
         make_handler("broken_here:X", BOLTS, "execute")
 
 
-def test_an_error_of_ours_and_a_broken_invariant_stay_as_they_are():
+def test_acktrees_own_errors_and_broken_invariants_are_raised_unchanged():
     def breaks():
         decode_ack(7)
 
@@ -160,7 +160,7 @@ async def never_run(self, *arguments):
 
 
 @pytest.mark.parametrize("method", ["next_tuple", "ack", "fail", "gave_up", "prepare"])
-def test_a_spout_with_an_async_method_that_nobody_would_await_is_refused(method: str):
+def test_a_spout_with_an_async_method_that_is_never_awaited_is_refused(method: str):
     with pytest.raises(BadHandler, match=rf"Unrun\.{method} is async, but would never be awaited"):
         SpoutWorker("127.0.0.1:1", "t", type("Unrun", (IdleSource,), {method: never_run})())
 

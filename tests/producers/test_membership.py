@@ -121,7 +121,7 @@ def test_a_worker_with_a_stale_member_epoch_resumes_at_the_committed_offset(
 
 
 @pytest.mark.parametrize(("exactly_once", "expected"), [(False, (10_000, 3_000)), (True, (6_000, 2_000))])
-def test_an_exactly_once_worker_has_the_shortest_session_that_brokers_allow_by_default(
+def test_an_exactly_once_worker_has_the_shortest_session_that_brokers_allow(
     exactly_once: bool, expected: tuple[int, int]
 ):
     made = group_settings("broker", "group", {}, exactly_once=exactly_once)

@@ -22,7 +22,7 @@ def test_the_tuples_of_two_versions_published_within_a_second_are_executed(clust
 
 
 @pytest.mark.simulated
-def test_records_of_many_versions_that_do_not_exist_cost_one_look_at_the_registry_a_turn(
+def test_records_of_many_unknown_versions_cost_one_registry_lookup_per_turn(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
     looks, catch_up = [], Registry.catch_up

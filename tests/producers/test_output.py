@@ -36,7 +36,7 @@ def producer(cluster: WorkerCluster) -> BufferedProducer:
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_workers_go_on_when_the_acker_count_grows(cluster: WorkerCluster, exactly_once):
+def test_workers_continue_when_the_acker_count_grows(cluster: WorkerCluster, exactly_once):
     cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
     workers = [cluster.start(Forward(), "first"), cluster.start(Sink(), "second")]
     cluster.emit(range(500))
@@ -52,7 +52,7 @@ def test_workers_go_on_when_the_acker_count_grows(cluster: WorkerCluster, exactl
     assert partitions == set(range(5))
 
 
-def test_more_than_a_batch_holds_is_sent_in_several(cluster: WorkerCluster):
+def test_more_than_a_batch_holds_is_sent_in_several_batches(cluster: WorkerCluster):
     """A topic that takes batches of 200 kB gets 2 MB that were queued at once."""
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="200000")

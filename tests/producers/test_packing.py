@@ -117,7 +117,7 @@ def test_an_unknown_version_is_refused():
 
 
 @given(st.lists(IDS, max_size=30), st.lists(IDS, max_size=30), st.lists(IDS, max_size=30))
-def test_no_ack_leaves_before_a_fail_of_its_partition_whatever_the_limits(acks, fails, resets):
+def test_no_ack_is_sent_before_a_fail_of_its_partition_whatever_the_limits(acks, fails, resets):
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("MAX_ENTRIES", "MAX_FAILS", "MAX_RESETS"):
             patch.setattr(packing, limit, 3)
@@ -182,7 +182,7 @@ def test_a_full_record_of_all_three_kinds_fits_the_brokers_default_limit():
     st.integers(1, 2 * packing.MIN_COMPILED_ENTRIES),
     st.sampled_from([1, 64, 2**40]),
 )
-def test_many_entries_fold_like_few(seed: int, count: int, distinct: int, apart: int):
+def test_many_entries_fold_like_a_few(seed: int, count: int, distinct: int, apart: int):
     drawn = np.random.default_rng(seed)
     roots = (drawn.integers(0, distinct, count).astype(np.uint64) + np.uint64(1)) * np.uint64(apart)
     values = drawn.integers(0, 2**64, count, np.uint64)
@@ -192,7 +192,7 @@ def test_many_entries_fold_like_few(seed: int, count: int, distinct: int, apart:
     assert {(0, root): value for root, value in folded.tolist()} == plain
 
 
-def test_many_entries_are_folded_without_numba_too(monkeypatch: pytest.MonkeyPatch):
+def test_many_entries_are_also_folded_without_numba(monkeypatch: pytest.MonkeyPatch):
     roots, values = u64([*range(1, 6000), 7]), u64([*range(1, 6000), 1])
     compiled = sorted(packing.fold_entries(roots, values).tolist())
     monkeypatch.setattr(packing, "compiled_fold", lambda: None)
@@ -226,7 +226,7 @@ def test_fails_of_several_stacks_are_in_one_record_each_and_the_acks_in_the_last
     assert [record.acks.tolist() for _, record in sent.acks()] == [[], [(6, 5)]]
 
 
-def test_a_stack_is_cut_to_its_end_and_only_some_different_ones_go_with_a_flush():
+def test_a_stack_is_cut_to_its_end_and_only_a_few_stacks_go_with_a_flush():
     sent = Sent()
     packer = AckPacker(history(), "task", sent)
     for root in range(1, 40):

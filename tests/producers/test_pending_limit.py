@@ -102,7 +102,7 @@ def test_a_bolt_with_a_backlog_is_never_idle_and_its_queue_is_seconds_long(
         assert model.queued <= (2 * TARGET_S + 2 * cadence_s) * rate
 
 
-def test_the_first_limit_costs_a_fast_bolt_seconds_alone():
+def test_the_first_limit_costs_a_fast_bolt_only_seconds():
     fast = Model(lambda _: 20_000, most=1_000_000)
     assert fast.run(20) >= 20_000 * (20 - 8)
 

@@ -43,7 +43,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in of_bolts(caplog)]
 
 
-def test_one_traceback_a_place_and_interval_is_logged_then_how_many_more_there_were(caplog, simulation):
+def test_one_traceback_per_place_and_interval_is_logged_then_a_count_of_the_rest(caplog, simulation):
     double = BoltDouble(FailsAtTwoPlaces())
     double.give(*[b"even", b"odd"] * COUNT)
     first = of_bolts(caplog)
@@ -61,14 +61,14 @@ def test_one_traceback_a_place_and_interval_is_logged_then_how_many_more_there_w
 
 
 @pytest.mark.parametrize("bolt", [MisusesOnly, FailsWhole])
-def test_calls_that_are_refused_and_batches_that_fail_are_logged_once_a_place_and_interval(caplog, bolt):
+def test_refused_calls_and_failed_batches_are_logged_once_per_place_and_interval(caplog, bolt):
     double = BoltDouble(bolt())
     for _ in range(20):
         double.give(b"a", b"b", b"c", b"d")
     assert len(lines(caplog)) <= 3
 
 
-def test_exceptions_that_are_all_different_are_bounded_as_well(caplog):
+def test_lines_about_exceptions_that_all_differ_are_also_bounded(caplog):
     class Grouped(BasicBolt):
         def execute(self, tup, emit):
             raise ExceptionGroup("several", [ValueError(tup.offset)])

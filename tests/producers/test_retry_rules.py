@@ -70,7 +70,7 @@ KINDS = ("basic", "async", "batch", "bolt")
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_says_that_its_tuple_is_never_tried_again(kind: str, exactly_once: bool):
+def test_an_exception_says_that_its_tuple_is_never_retried(kind: str, exactly_once: bool):
     errors = {b"b": Reject("no number"), b"c": KeyError("x")}
     double = BoltDouble(raising(kind, errors.get), exactly_once=exactly_once)
     for value in (b"a", b"b", b"c"):
@@ -81,7 +81,7 @@ def test_an_exception_says_that_its_tuple_is_never_tried_again(kind: str, exactl
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_says_when_its_tuple_is_tried_again(kind: str, exactly_once: bool):
+def test_an_exception_says_when_its_tuple_is_retried(kind: str, exactly_once: bool):
     errors = {b"b": RetryLater(1.5, "closed"), b"c": RetryLater(0), b"d": ValueError("plain")}
     double = BoltDouble(raising(kind, errors.get), exactly_once=exactly_once)
     for value in (b"a", b"b", b"c", b"d"):
@@ -103,7 +103,7 @@ class Says(Bolt):
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_fail_by_hand_says_when_or_never(exactly_once: bool):
+def test_an_explicit_fail_says_when_its_tuple_is_retried_or_that_it_never_is(exactly_once: bool):
     for arguments, rejected, after_s in (
         ({}, set(), {}),
         ({"retry": False}, {0}, {}),
@@ -121,7 +121,7 @@ class SaysInBatch(BatchBolt):
         collector.fail(tuples[1], "never", retry=False)
 
 
-def test_a_fail_in_a_batch_says_when_or_never():
+def test_a_fail_in_a_batch_says_when_its_tuple_is_retried_or_that_it_never_is():
     double = BoltDouble(SaysInBatch())
     double.give(b"a", b"b", b"c")
     assert outcome(double) == ({0: "later", 1: "never"}, {1}, {0: 2.0}, {2})
@@ -193,7 +193,7 @@ def test_the_table_of_a_bolt_names_exceptions_beside_those_of_its_class():
         ("builtins.KeyboardInterrupt", "not an exception class"),
     ],
 )
-def test_a_name_in_the_table_that_is_no_exception_is_refused_with_its_key(place: str, said: str):
+def test_a_name_in_the_table_that_is_not_an_exception_is_refused_with_its_key(place: str, said: str):
     table = BoltTable.model_validate({"reads": ["in"], "never_retry": [place]})
     with pytest.raises(BadHandler, match=r"bolts\.b\.never_retry") as refused:
         find_never_retried(raising("basic", {}.get), table, "b")
@@ -201,7 +201,7 @@ def test_a_name_in_the_table_that_is_no_exception_is_refused_with_its_key(place:
 
 
 @pytest.mark.parametrize("never", [ValueError, [ValueError], ("ValueError",), (BaseException,), (7,)])
-def test_a_class_whose_exceptions_are_none_is_refused(never: Any):
+def test_a_class_with_an_invalid_never_retry_is_refused(never: Any):
     bolt = raising("basic", {}.get)
     type(bolt).never_retry = never
     with pytest.raises(BadHandler, match="never_retry must be a tuple of exception classes"):

@@ -57,7 +57,7 @@ def test_a_row_that_is_too_large_or_has_no_key_is_returned_and_the_others_are_se
     assert [record.value() for record in cluster.read(topics[1])] == [b"2"]
 
 
-def test_a_row_that_the_client_finds_too_large_is_returned_too(cluster: WorkerCluster):
+def test_a_row_that_the_client_finds_too_large_is_also_returned(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b"]))
     producer = AtLeastOnce(cluster.bootstrap, {"message.max.bytes": "2000"}, Limits())
     rows = Rows([b"1", b"x" * 5000, b"3", b"x" * 6000], ["k"] * 4)

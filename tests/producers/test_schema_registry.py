@@ -182,7 +182,7 @@ def test_a_registry_that_is_away_stops_the_worker_and_fails_no_tuple(kind, regis
     assert (double.failed, double.acked, double.emitted) == ({}, set(), [])
 
 
-def test_a_schema_that_the_registry_does_not_have_is_tried_again(registry: Registry):
+def test_a_tuple_whose_schema_the_registry_lacks_fails_and_is_not_rejected(registry: Registry):
     (value,) = written(registry, b"a")
     double = BoltDouble(Read(), settings=registry.settings)
     double.give(b"\0\0\0\0\x63" + value[5:], value)
@@ -193,7 +193,7 @@ def test_a_schema_that_the_registry_does_not_have_is_tried_again(registry: Regis
 
 
 @pytest.mark.parametrize("base", [BasicBolt, AsyncBolt])
-def test_a_registry_that_is_away_stops_a_writer_even_if_its_bolt_swallows_that(base, registry: Registry):
+def test_a_registry_that_is_away_stops_a_writer_even_if_its_bolt_swallows_the_error(base, registry: Registry):
     class CarelessBolt(base):
         emits_as = Avro(RegisteredCount, schema=SCHEMA)
 
@@ -228,7 +228,7 @@ def test_a_schema_that_the_registry_refuses_fails_the_tuple(registry: Registry):
     assert double.rejected == set()
 
 
-def test_schemas_are_asked_for_once(registry: Registry):
+def test_each_schema_is_requested_once(registry: Registry):
     values = written(registry, *[b"a"] * 20)
     assert registry.requests == 1
     double = BoltDouble(Read(), settings=registry.settings)
@@ -285,7 +285,7 @@ def test_protobuf_messages_are_written_and_read(registry: Registry):
 
 @READERS
 @pytest.mark.parametrize("schema", ['"rekord"', "{}", '{"type": "rekord"}', "[1]"])
-def test_a_schema_that_is_none_rejects_no_value(schema, kind, registry: Registry):
+def test_an_invalid_schema_rejects_no_value(schema, kind, registry: Registry):
     (value,) = written(registry, b"a")
     registry.fault = (200, json.dumps({"schema": schema}).encode())
     double = BoltDouble(kind(), settings=registry.settings)
@@ -294,7 +294,7 @@ def test_a_schema_that_is_none_rejects_no_value(schema, kind, registry: Registry
     assert double.failed[0].startswith("UnknownSchema: ")
 
 
-def test_a_secret_in_the_url_is_in_no_error(registry: Registry):
+def test_a_secret_in_the_url_never_appears_in_an_error(registry: Registry):
     url = registry.settings["schema.registry.url"].replace("http://", "htp://me:canary@")
     with pytest.raises(RefusedSetting) as refused:
         BoltDouble(Read(), settings={"schema.registry.url": url})
@@ -332,7 +332,7 @@ def test_a_page_decodes_avro_and_waits_once_for_a_registry_that_is_away(registry
     assert registry.requests == before + 1
 
 
-def test_a_value_that_names_no_known_schema_keeps_a_page_from_decoding_no_other(registry: Registry):
+def test_a_value_with_an_unknown_schema_does_not_stop_a_page_from_decoding_others(registry: Registry):
     (value,) = written(registry, b"a")
     schemas = Schemas(registry.settings)
     foreign = [make_payload(b"\0\0\0\1" + bytes([number]) + b"\2", schemas) for number in range(3)]
@@ -357,6 +357,6 @@ def test_a_record_cannot_make_a_page_endless(registry: Registry):
         assert (shown.form, shown.schema.partition(",")[0]) == ("hex", "Avro")
 
 
-def test_the_client_of_confluent_names_its_errors_as_it_is_read_here():
+def test_confluents_client_names_its_errors_as_acktree_expects():
     error = SchemaRegistryError(404, 40403, "no")
     assert (error.http_status_code, error.error_code) == (404, 40403)

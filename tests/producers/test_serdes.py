@@ -88,7 +88,7 @@ EXACTLY_ONCE = pytest.mark.parametrize("exactly_once", [False, True], ids=["at l
 
 @EXACTLY_ONCE
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_that_cannot_be_read_is_rejected_and_its_neighbours_go_on(kind, exactly_once):
+def test_an_unreadable_value_is_rejected_and_its_neighbours_are_executed(kind, exactly_once):
     double = BoltDouble(kind(), exactly_once=exactly_once)
     double.give(GOOD, POISON, None, NO_JSON, SECOND, key=b"k")
     emitted = {each.anchors: (each.value, each.key) for each in double.emitted}
@@ -197,7 +197,7 @@ def test_bytes_and_none_are_written_as_they_are_and_text_as_the_serde_says():
     assert [each.value for each in double.emitted] == [b"raw", None, b'"text"', '{"a":[1,"ä"]}'.encode()]
 
 
-def test_without_a_serde_a_payload_is_the_value_and_an_object_is_refused_as_before():
+def test_without_a_serde_a_payload_is_the_value_and_an_object_is_refused():
     class Plain(BasicBolt):
         def execute(self, tup, emit):
             assert tup.payload == tup.value
@@ -208,7 +208,7 @@ def test_without_a_serde_a_payload_is_the_value_and_an_object_is_refused_as_befo
     assert "a value must be bytes, str or None, not dict" in double.failed[0]
 
 
-def test_each_topic_may_have_a_serde_of_its_own():
+def test_each_topic_may_have_its_own_serde():
     class JoinedPayloads(BasicBolt):
         reads_as = {"orders": Order, "names": str}  # noqa: RUF012
         emits_as = {"lines": Line, "words": Text()}  # noqa: RUF012
@@ -229,7 +229,7 @@ def test_each_topic_may_have_a_serde_of_its_own():
     assert double.rejected == {2}
 
 
-def test_a_serde_of_ones_own_sees_topic_and_headers_and_may_ask_for_a_later_try():
+def test_a_custom_serde_sees_topic_and_headers_and_may_ask_for_a_later_retry():
     class Own(Serde):
         def deserialize(self, value, topic, headers):
             if value == b"later":
@@ -252,7 +252,7 @@ def test_a_serde_of_ones_own_sees_topic_and_headers_and_may_ask_for_a_later_try(
 
 
 @pytest.mark.parametrize("value", [b"", b"[" * 100_000, b"NaN", b'"\xed\xa0\x80"', b"9" * 5_000, b"{}{}"])
-def test_no_json_ends_the_worker(value):
+def test_malformed_json_does_not_end_the_worker(value):
     class ReaderC(BasicBolt):
         reads_as = Json
 
@@ -265,7 +265,7 @@ def test_no_json_ends_the_worker(value):
 
 
 @pytest.mark.parametrize("payload", [float("nan"), {1, 2}, "\ud800", object()])
-def test_what_is_no_json_is_not_written(payload):
+def test_a_value_that_is_not_json_is_not_written(payload):
     class WriterD(BasicBolt):
         emits_as = Json
 
@@ -278,14 +278,14 @@ def test_what_is_no_json_is_not_written(payload):
     assert double.emitted == []
 
 
-def test_a_model_is_written_by_the_names_that_it_is_read_by():
+def test_a_model_is_written_with_the_names_that_it_is_read_with():
     serde = Json(Order)
     order = serde.deserialize(GOOD, "t", [])
     assert json.loads(serde.serialize(order, "t")) == json.loads(GOOD)
     assert serde.serialize({"order-name": "a", "count": 1}, "t") == GOOD
 
 
-def test_a_declaration_that_means_nothing_is_refused_at_the_start():
+def test_a_meaningless_declaration_is_refused_at_the_start():
     def bolt(**declared):
         return type("Declared", (BasicBolt,), {"execute": lambda self, tup, emit: None, **declared})()
 
@@ -300,7 +300,7 @@ def test_a_declaration_that_means_nothing_is_refused_at_the_start():
         BoltDouble(bolt(emits_as={"lines": Json}), emits=["b"])
 
 
-def test_a_table_has_the_bytes_of_what_can_be_read_whatever_the_serdes_are():
+def test_a_table_has_the_bytes_of_readable_values_whatever_the_serdes_are():
     class Table(BatchBolt):
         reads_as = emits_as = Json
 
@@ -317,7 +317,7 @@ def test_a_table_has_the_bytes_of_what_can_be_read_whatever_the_serdes_are():
     assert (double.rejected, set(double.open)) == ({1}, {1})
 
 
-def test_a_mistake_of_a_serde_is_not_taken_for_a_value_that_cannot_be_read():
+def test_a_bug_in_a_serde_is_not_taken_for_an_unreadable_value():
     class Mistaken(Serde):
         def deserialize(self, value, topic, headers):
             raise TypeError("its own mistake")

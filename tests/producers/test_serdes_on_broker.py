@@ -90,7 +90,7 @@ TOTAL = 4_000
         pytest.param("Concurrent", False, marks=pytest.mark.slow),
     ],
 )
-def test_poison_is_rejected_and_every_other_value_comes_through_a_killed_worker(
+def test_poison_is_rejected_and_every_other_value_survives_a_killed_worker(
     kind: str, exactly_once: bool, cluster: WorkerCluster, tmp_path: Path
 ):
     (tmp_path / "typed_bolts.py").write_text(TYPED_BOLTS)

@@ -136,7 +136,7 @@ def test_a_message_id_that_is_pending_is_refused():
         source.call(lambda e: e.emit(b"v", 1), 0.0)
 
 
-def test_an_emission_in_another_thread_than_that_of_next_tuple_is_refused():
+def test_an_emission_outside_the_thread_of_next_tuple_is_refused():
     """Its tree would be neither of this call nor of the next one, and might never get its init."""
     net, raised = Net(published(one=(["a"], []))), []
     source = emitter(net, {})

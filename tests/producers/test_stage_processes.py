@@ -297,7 +297,7 @@ def test_a_process_without_a_task_waits_for_one(tester: StageOnABroker) -> None:
 
 @pytest.mark.promise("a stage in Python … `tasks` changes")
 @pytest.mark.abandons_clients
-def test_partitions_are_dealt_to_other_tasks_when_their_number_changes(tester: StageOnABroker) -> None:
+def test_partitions_move_to_other_tasks_when_the_number_of_tasks_changes(tester: StageOnABroker) -> None:
     stages, words = [tester.stage(), tester.stage()], list[str]()
     tester.start_others()
     for stage in stages:
@@ -312,7 +312,7 @@ def test_partitions_are_dealt_to_other_tasks_when_their_number_changes(tester: S
 
 
 @pytest.mark.abandons_clients
-def test_a_task_that_a_newer_version_does_not_have_is_fenced_by_those_it_has(tester: StageOnABroker) -> None:
+def test_a_task_missing_from_a_newer_version_is_fenced_by_the_tasks_it_has(tester: StageOnABroker) -> None:
     tester.apply(2)
     published = read_history(tester.bootstrap, tester.name, {}).latest
     options = [
@@ -349,7 +349,7 @@ def test_a_driver_of_all_tasks_ends_all_processes_of_a_stage(tester: StageOnABro
 
 @pytest.mark.abandons_clients
 @pytest.mark.promise("a stage in Python … takes over from Spark")
-def test_what_spark_has_planned_last_and_not_written_is_emitted_by_a_stage(tester: StageOnABroker) -> None:
+def test_a_stage_emits_the_last_batch_that_spark_has_planned_and_not_written(tester: StageOnABroker) -> None:
     tester.send([f"w{number}" for number in range(20)])
     driver = SpoutDriver(SpoutOptions(tester.bootstrap, tester.name, "split"))
     driver.open(None)

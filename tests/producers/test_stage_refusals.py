@@ -46,7 +46,7 @@ class ReadsOthers(Words):
         ({"allowSkip": "yes"}, "allowSkip='yes': must be true or false"),
     ],
 )
-def test_an_option_that_is_none_is_refused(given: dict[str, str], sentence: str) -> None:
+def test_an_invalid_option_is_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(BadOption, match=sentence):
         parse_stage_options(given)
 
@@ -105,14 +105,14 @@ def test_a_spout_with_topics_and_no_stage_names_both_ways_to_give_one() -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_application_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_file_that_is_not_an_application_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     file = tmp_path / f"app_{abs(hash(text))}.py"
     file.write_text(text)
     with pytest.raises(BadHandler, match=sentence):
         load_parts(file)
 
 
-def test_a_file_that_is_not_there_is_refused() -> None:
+def test_a_missing_file_is_refused() -> None:
     result = CliRunner().invoke(main, ["dev", "not_there.py"])
     assert result.exit_code != 0
     assert "not_there.py must be a Python file" in str(result.exception) + result.output

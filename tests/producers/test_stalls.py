@@ -140,7 +140,7 @@ def test_a_stuck_worker_logs_the_record_and_the_stack_once(cluster: WorkerCluste
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
-def test_a_broker_that_is_away_is_no_stall(cluster: WorkerCluster, simulation, exactly_once: bool):
+def test_a_broker_that_is_away_is_not_a_stall(cluster: WorkerCluster, simulation, exactly_once: bool):
     """A restart would not bring the broker back, and would start again and again."""
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     worker = cluster.start(Forward(), stuck_after_s=5.0)

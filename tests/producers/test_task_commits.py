@@ -69,7 +69,7 @@ def write(cluster: WorkerCluster, *records: tuple[bytes, bytes | None]) -> None:
     producer.flush()
 
 
-def test_each_start_has_the_next_run_and_goes_on_with_the_message_numbers(cluster: WorkerCluster):
+def test_each_start_has_the_next_run_and_continues_the_message_numbers(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     first, second = start(cluster), start(cluster)
     assert (first.state.term, first.state.run, second.state.term, second.state.run) == (1, 1, 2, 2)
@@ -141,7 +141,7 @@ def test_records_of_other_tasks_and_of_a_spout_in_spark_are_ignored(cluster: Wor
     assert start(cluster).state.term == 1
 
 
-def test_one_of_two_processes_that_start_at_once_stops(
+def test_one_of_two_processes_that_start_together_stops(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
     """The second one starts between what the first one reads and what it commits."""
@@ -214,7 +214,7 @@ def test_the_group_shows_how_far_results_are_read_and_nothing_else(
     assert start(cluster).next_offset == 1
 
 
-def test_the_loop_goes_on_while_a_commit_waits_for_the_broker(
+def test_the_loop_continues_while_a_commit_waits_for_the_broker(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(task_commits, "COMMIT_INTERVAL_S", 0.1)

@@ -93,7 +93,7 @@ def test_a_child_of_every_kind_of_bolt_carries_the_trace_and_names_its_execution
     assert double.open == {}
 
 
-def test_a_child_of_several_traces_has_the_first_of_them_that_there_is():
+def test_a_child_of_several_tuples_has_the_first_trace_among_them():
     double = BoltDouble(TracedJoin())
     double.give(b"none")
     double.give(b"first", headers=[("traceparent", OTHER)])
@@ -111,7 +111,7 @@ def test_a_tuple_held_since_before_the_first_trace_may_get_a_traced_sibling():
 
 
 @pytest.mark.parametrize("kind", ["emit", "emit_many"])
-def test_a_traceparent_of_the_bolts_own_wins(kind):
+def test_the_bolts_own_traceparent_wins(kind):
     class TracedOwn(BatchBolt):
         def execute(self, tuples, collector):
             if kind == "emit":
@@ -140,7 +140,7 @@ def test_a_traceparent_of_the_bolts_own_wins(kind):
     ],
 )
 @pytest.mark.parametrize("kind", KINDS[:-1])
-def test_a_malformed_traceparent_is_passed_over_and_fails_nothing(kind, malformed):
+def test_a_malformed_traceparent_is_ignored_and_fails_nothing(kind, malformed):
     double = BoltDouble(kind())
     double.give(b"x", headers=[("traceparent", malformed), ("tracestate", b"vendor=1")])
     double.close()
@@ -154,7 +154,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known():
     assert contexts(double)[(0,)].parent.startswith(f"00-{TRACE}-".encode())
 
 
-def test_a_state_longer_than_w3c_asks_for_is_not_handed_on():
+def test_a_state_longer_than_w3c_requires_is_not_passed_on():
     double = BoltDouble(TracedBasic())
     double.give(b"x", headers=[("traceparent", PARENT), ("tracestate", b"x" * (MAX_STATE_BYTES + 1))])
     assert contexts(double)[(0,)].state is None

@@ -92,7 +92,7 @@ def test_the_acks_of_tuples_with_a_common_child_are_sent_together(net: Transacti
     assert net.done_by_sink(0, 1, 2, 3)
 
 
-def test_a_child_of_a_failed_tuple_alone_is_not_sent(net: TransactionalNet):
+def test_a_child_of_only_a_failed_tuple_is_not_sent(net: TransactionalNet):
     bad, good = net.takes(0, 1)
     net.join.emit(b"x", anchors=bad)
     net.join.emit(b"y", anchors=[bad, good])
@@ -125,7 +125,7 @@ def test_an_unanchored_emission_is_sent_immediately(net: TransactionalNet):
     assert net.parents() == [[]]
 
 
-def test_a_tuple_that_is_read_again_emits_nothing_more_though_it_is_unanchored(net: TransactionalNet):
+def test_a_tuple_that_will_be_read_again_emits_not_even_an_unanchored_child(net: TransactionalNet):
     """Its transaction was aborted: the child would go out in the next one, and come again with the tuple."""
     (net.join.faults.executing,) = net.takes(0)
     net.join.drop(net.hand.values())
@@ -235,7 +235,7 @@ class CrashingJoin:
 
 @examples(300)
 @given(data=st.data(), count=st.integers(1, 12))
-def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_takes_effect_twice(data, count):
+def test_after_any_crash_between_commits_trees_close_and_tuples_take_effect_once(data, count):
     model = CrashingJoin(count)
     steps = st.sampled_from(["read", "read", "emit", "ack", "ack", "commit", "crash"])
     for step in data.draw(st.lists(steps, max_size=60)):

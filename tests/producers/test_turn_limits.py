@@ -44,7 +44,7 @@ class SlowByHand(Slowing, Bolt):
 @pytest.mark.parametrize(
     ("kind", "exactly_once"), [(SlowBasic, False), (SlowBasic, True), (SlowByHand, True)]
 )
-def test_fast_tuples_are_committed_and_a_stop_works_while_thousands_of_slow_ones_wait(
+def test_fast_tuples_are_committed_and_a_stop_works_while_many_slow_ones_wait(
     cluster: WorkerCluster, kind, exactly_once: bool
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))

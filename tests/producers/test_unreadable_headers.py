@@ -5,7 +5,7 @@ import pytest
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import find_header, read_headers
 from producers.cluster import Sink, WorkerCluster, until
-from unreadable import write_with_bad_name
+from unreadable_headers import write_with_bad_name
 
 pytestmark = pytest.mark.broker
 
@@ -18,7 +18,7 @@ class Kept(Sink):
         self.values.append(tup.value)
 
 
-def test_a_worker_rejects_a_record_with_unreadable_headers_and_goes_on(cluster: WorkerCluster):
+def test_a_worker_rejects_a_record_with_unreadable_headers_and_continues(cluster: WorkerCluster):
     cluster.apply(sink=(["a"], []))
     bolt = Kept()
     running = cluster.start(bolt, "sink")
@@ -32,7 +32,7 @@ def test_a_worker_rejects_a_record_with_unreadable_headers_and_goes_on(cluster: 
     assert not cluster.open_roots()
 
 
-def test_headers_are_whole_or_refused(cluster: WorkerCluster):
+def test_headers_are_complete_or_refused(cluster: WorkerCluster):
     cluster.apply(sink=(["a"], []))
     write_with_bad_name(cluster.bootstrap, cluster.topic("a"), b"foreign", acktree=b"1")
     cluster.write(b"plain", b"2", 0)

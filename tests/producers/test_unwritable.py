@@ -191,7 +191,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize(("value", "key", "reason", "config"), REFUSED)
-def test_a_window_whose_child_is_rejected_fails_its_tuples_and_the_worker_goes_on(
+def test_a_window_whose_child_is_rejected_fails_its_tuples_and_the_worker_continues(
     cluster: WorkerCluster, exactly_once: bool, value, key, reason: str, config
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
@@ -310,7 +310,7 @@ def test_a_compacted_topic_accepts_empty_keys_and_tombstones(cluster: WorkerClus
     assert [(r.key(), r.value()) for r in cluster.read(cluster.topic("b"))] == [(b"", b"v"), (b"gone", None)]
 
 
-def test_a_topic_that_becomes_compacted_stops_the_worker_and_the_next_one_fails_the_tuple(
+def test_if_a_topic_becomes_compacted_the_worker_stops_and_the_next_fails_the_tuple(
     cluster: WorkerCluster,
 ):
     class Keyless(BatchBolt):
@@ -358,7 +358,7 @@ def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: Work
     assert cluster.topic("a") in str(spout.refused)
 
 
-def test_where_limits_cannot_be_read_the_clients_limit_applies_and_one_warning_says_so(
+def test_the_clients_limit_applies_with_a_warning_if_topic_limits_are_unreadable(
     cluster: WorkerCluster, caplog: pytest.LogCaptureFixture
 ):
     cluster.apply(only=(["a"], ["b"]))
@@ -386,7 +386,7 @@ def test_without_the_right_to_read_limits_the_producer_keeps_its_own(
     assert limits.settings["message.max.bytes"] == str(bytes_taken)
 
 
-def test_a_topic_that_takes_more_than_any_client_sends_keeps_no_worker_from_starting(cluster: WorkerCluster):
+def test_a_worker_starts_even_if_a_topic_accepts_more_than_any_client_sends(cluster: WorkerCluster):
     """librdkafka takes no message.max.bytes above 10^9."""
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="2147483647")

@@ -153,7 +153,7 @@ class GivesUpSource(Source):
 @pytest.mark.real
 @pytest.mark.promise("4")
 @pytest.mark.promise("one source record that always fails")
-def test_a_message_is_given_up_once_its_dead_letter_is_in_the_log_and_the_console_knows_it(
+def test_a_message_is_given_up_once_its_dead_letter_is_in_the_log_and_listed(
     cluster: WorkerCluster, start: Start
 ):
     cluster.apply(only=(["a"], []))

@@ -157,7 +157,7 @@ def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: WorkerCluster)
     assert bolt.peak == 10
 
 
-def test_a_revoked_partition_is_committed_and_its_tuples_in_hand_are_read_by_the_next_owner(
+def test_a_revoked_partition_is_committed_and_the_next_owner_reads_tuples_in_hand(
     cluster: WorkerCluster,
 ):
     cluster.apply(only=(["a"], []))
@@ -244,7 +244,7 @@ def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(
     assert cluster.committed("only") == cluster.ends()
 
 
-def test_a_limit_lowered_while_a_worker_runs_stops_it_and_the_next_one_fails_the_tuple(
+def test_if_a_limit_is_lowered_the_worker_stops_and_the_next_one_fails_the_tuple(
     cluster: WorkerCluster,
 ):
     cluster.apply(only=(["a"], ["b"]))
@@ -336,7 +336,9 @@ def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp
 
 
 @pytest.mark.virtual
-def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: WorkerCluster, simulation):
+def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_continues(
+    cluster: WorkerCluster, simulation
+):
     cluster.apply(only=(["a"], []))
     cluster.emit(range(3), 0)
     held = Hold(b"0", b"1", b"2")
@@ -487,7 +489,7 @@ def test_a_partition_that_was_paused_when_it_was_revoked_is_read_when_it_comes_b
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_tuples_whose_trees_have_ended_make_room_unless_their_timeout_was_reset_or_they_have_no_tree(
+def test_tuples_of_ended_trees_make_room_unless_they_were_reset_or_are_untracked(
     cluster: WorkerCluster, exactly_once: bool
 ):
     class Wait(Bolt):

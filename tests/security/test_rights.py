@@ -1,7 +1,7 @@
 """No right that `acktree acl plan` lists may be missing: without any one, its role ends with one sentence,
 or, where it only reads what topics take, goes on with one.
 
-The broker denies what is not allowed; that the whole lists suffice is shown in test_roles_under_guard.py.
+The broker denies what is not allowed; that the whole lists suffice is shown in test_roles.py.
 """
 
 import io

@@ -19,8 +19,8 @@ from acktree.core.topology.registry import Published
 from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.producers.spouts.driver import spout_driver
 from acktree.testing import TopologyTester
-from looking import look
-from offers import Offers
+from console_queries import look
+from offering_spout import Offers
 
 TEXT = """
 name = "t"
@@ -185,9 +185,7 @@ def test_a_plan_to_close_names_only_spouts_that_have_a_breaker():
         pytest.param(Reject("bad deploy"), BY_RATIO, id="rejects-ratio", marks=pytest.mark.slow),
     ],
 )
-def test_a_bolt_that_fails_everything_makes_no_dead_letter_and_is_given_a_probe_now_and_then(
-    system, text, error
-):
+def test_a_bolt_that_fails_everything_makes_no_dead_letter_and_gets_a_few_probes(system, text, error):
     it = system(text)
     it.bolt.error = error
     it.send(*values(60))
@@ -204,7 +202,7 @@ def test_a_bolt_that_fails_everything_makes_no_dead_letter_and_is_given_a_probe_
     assert (it.done, it.tester.dead_letters()) == (60, [])
 
 
-def test_a_record_that_alone_is_rejected_is_a_dead_letter_when_the_window_is_over(system):
+def test_the_only_rejected_record_becomes_a_dead_letter_when_the_window_is_over(system):
     it = system()
     it.bolt.error = None
     it.send(*values(5), "poison")
@@ -219,7 +217,7 @@ def test_a_record_that_alone_is_rejected_is_a_dead_letter_when_the_window_is_ove
 
 
 @pytest.mark.parametrize("system", ["spark"], indirect=True)
-def test_once_it_is_closed_what_had_failed_comes_before_anything_new(system, monkeypatch):
+def test_once_it_is_closed_failed_records_come_before_new_ones(system, monkeypatch):
     monkeypatch.setattr(spout_driver, "MAX_REPLAYS", 10)
     it = system()
     it.send(*values(60))
@@ -249,7 +247,7 @@ class Later(BadDeploy):
 
 
 @pytest.mark.parametrize(("bolt", "waiting"), [(BadDeploy, 0), (Later, 1)])
-def test_once_it_is_closed_nothing_backs_off_but_what_a_bolt_has_delayed_waits(system, bolt, waiting):
+def test_once_it_is_closed_only_records_delayed_by_a_bolt_still_wait(system, bolt, waiting):
     text = TEXT.replace("max_attempts = 1", "max_attempts = 1000").replace("failures = 5", "failures = 20")
     it = system(text.replace("retry_max_s = 8", "retry_max_s = 600"), bolt())
     it.send(*values(4))
@@ -264,7 +262,7 @@ def test_once_it_is_closed_nothing_backs_off_but_what_a_bolt_has_delayed_waits(s
     assert (it.done, it.tester.dead_letters()) == (4, [])
 
 
-def test_what_was_to_be_given_up_when_it_opens_is_emitted_again(system):
+def test_records_about_to_be_given_up_when_it_opens_are_emitted_again(system):
     it = system(TEXT.replace("failures = 5", "failures = 8"))
     it.send(*values(4))
     it.tester.run_for(10)
@@ -277,7 +275,7 @@ def test_what_was_to_be_given_up_when_it_opens_is_emitted_again(system):
     assert (it.done, it.tester.dead_letters()) == (9, [])
 
 
-def test_what_is_emitted_again_when_it_opens_waits_for_the_delay_that_a_bolt_has_asked_for(system):
+def test_records_emitted_again_when_it_opens_wait_for_the_delay_of_their_bolt(system):
     it = system(TEXT.replace("failures = 5", "failures = 8"), Later())
     it.send(*values(4))
     it.tester.run_for(10)
@@ -291,7 +289,7 @@ def test_what_is_emitted_again_when_it_opens_waits_for_the_delay_that_a_bolt_has
     assert (it.done, it.tester.dead_letters()) == (9, [])
 
 
-def test_a_new_process_of_the_spout_gives_nothing_up_that_waited_in_the_old_one(system):
+def test_a_new_process_of_the_spout_gives_up_nothing_that_waited_in_the_old_one(system):
     it = system()
     it.send(*values(30))
     for _ in range(4):
@@ -329,7 +327,7 @@ def test_a_pause_stops_probes_and_a_drain_waits_for_them(system):
     assert (it.done, it.tester.dead_letters()) == (31, [])
 
 
-def test_one_that_is_switched_off_gives_up_as_before(system):
+def test_one_that_is_switched_off_lets_records_be_given_up_again(system):
     it = system()
     it.send(*values(10))
     it.tester.run_for(60)

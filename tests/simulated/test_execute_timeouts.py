@@ -58,9 +58,7 @@ def run(messages: Messages, make_bolt: Any, sink: KeepsValues, exactly_once: boo
 
 @pytest.mark.parametrize("own_s", [0.5, 2.0, 2.9])
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_tuple_that_blocks_the_event_loop_fails_alone_and_those_beside_it_do_not(
-    own_s: float, exactly_once: bool
-):
+def test_a_tuple_that_blocks_the_event_loop_fails_alone(own_s: float, exactly_once: bool):
     blocked: list[bytes] = []
 
     class Blocks(AsyncBolt):
@@ -115,7 +113,7 @@ class SlowAtFirst(Serde):
 
 
 @pytest.mark.parametrize("kind", [BasicBolt, Bolt])
-def test_the_time_that_reading_a_value_takes_is_not_that_of_execute(kind):
+def test_time_spent_reading_a_value_does_not_count_for_execute(kind):
     def execute(self, tup, emit):
         if kind is Bolt:
             emit.ack(tup)
@@ -129,7 +127,7 @@ def test_the_time_that_reading_a_value_takes_is_not_that_of_execute(kind):
     assert sorted(messages.acked) == ["1", "2"]
 
 
-def test_time_in_which_the_process_did_not_run_is_not_that_of_execute():
+def test_time_when_the_process_did_not_run_does_not_count_for_execute():
     """As after SIGSTOP, or while its virtual machine is paused."""
     began: list[bytes] = []
 

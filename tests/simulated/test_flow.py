@@ -13,7 +13,7 @@ from acktree.core.topology.flow import Flow
 from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Spout
 from acktree.testing import TopologyTester
-from looking import look
+from console_queries import look
 
 TOPOLOGY = parse_topology("""
 name = "t"
@@ -137,7 +137,7 @@ def test_a_paused_spout_does_not_replay_and_one_that_drains_does(tester):
     assert tester.committed("lines", 0) == 1
 
 
-def test_a_spout_counts_as_drained_when_each_task_says_so_under_the_record_of_the_drain(tester):
+def test_a_spout_is_drained_when_each_task_reports_it_under_the_drains_record(tester):
     tester.send("lines", "fails")
     tester.run_for(5)
     written = tester.set_flow("lines", Flow.DRAINING)

@@ -128,7 +128,7 @@ MODES = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-on
 
 @pytest.mark.virtual
 @MODES
-def test_a_bolt_that_hangs_keeps_its_partitions_and_what_came_before_is_committed(
+def test_a_bolt_that_hangs_keeps_its_partitions_and_earlier_tuples_are_committed(
     cluster: WorkerCluster, exactly_once: bool
 ):
     """For longer than max.poll.interval.ms, 300 s."""
@@ -211,7 +211,7 @@ class BatchHangsAt(BatchBolt):
 
 @MODES
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_batch_that_hangs_while_a_partition_of_it_goes_loses_no_tuple(
+def test_a_batch_that_hangs_while_one_of_its_partitions_goes_loses_no_tuple(
     cluster: WorkerCluster, exactly_once: bool, raises: bool
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))

@@ -77,7 +77,7 @@ def before_a_revocation(monkeypatch) -> Iterator[TopologyTester]:
         yield tester
 
 
-def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_again(monkeypatch):
+def test_tuples_of_kept_partitions_in_an_aborted_transaction_are_read_again(monkeypatch):
     """KIP-848 takes some partitions away and leaves others: an abort concerns all of them."""
     with before_a_revocation(monkeypatch) as tester:
         worker_of(tester).output.must_abort = True
@@ -87,7 +87,7 @@ def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_ag
         assert sorted(tester.values("out"), key=int) == [str(number) for number in range(20)]
 
 
-def test_a_commit_that_is_due_with_the_revocation_does_not_pass_what_the_abort_has_lost(monkeypatch):
+def test_a_commit_due_at_the_revocation_does_not_pass_tuples_lost_in_the_abort(monkeypatch):
     """The turn goes on after a revocation has aborted: it must read again before it executes or commits."""
     with before_a_revocation(monkeypatch) as tester:
         worker, before = worker_of(tester), tester.kernel.on_call
@@ -131,7 +131,7 @@ class HoldUntilOver(Bolt):
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_records_that_come_with_a_revocation_wait_for_the_drop_of_the_bolt(exactly_once):
+def test_records_read_in_a_revocation_wait_until_the_bolt_has_dropped_its_tuples(exactly_once):
     """KIP-848 serves the revocation, and returns records of a partition that stays, in one read."""
     bolts = {"copy": BoltTable(reads=("in",), emits=("out",), exactly_once=exactly_once)}
     topology = TOPOLOGY.model_copy(update={"bolts": bolts, "message_timeout_s": 600.0})

@@ -43,7 +43,7 @@ def test_nothing_times_out_while_a_topic_of_its_tree_has_no_leader(topic):
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("has_seen", [True, False], ids=["has seen the topic", "has not"])
-def test_no_offset_is_known_of_a_partition_without_a_leader(simulation, kafka, has_seen):
+def test_offsets_of_a_partition_without_a_leader_are_unknown(simulation, kafka, has_seen):
     admin, place = make_admin(kafka, {}), TopicPartition("lines", 0)
     simulation.cluster.create_topic("lines", 1)
     latest = OffsetSpec.latest()

@@ -32,18 +32,18 @@ def consumer():
         (lambda: make_producer({}).set_sasl_credentials("", ""), "Producer.set_sasl_credentials"),
     ],
 )
-def test_a_call_that_no_simulated_client_knows_is_named(made: Simulation, call, named: str):
+def test_a_call_that_no_simulated_client_has_is_named(made: Simulation, call, named: str):
     with pytest.raises(NotSimulated, match=f"{named} is not simulated; test this against a real Kafka"):
         made.run(call)
 
 
 @pytest.mark.parametrize("make", [make_consumer, make_producer, lambda given: make_admin("simulated", given)])
-def test_a_property_that_no_real_client_has_is_refused_as_by_a_real_one(made: Simulation, make):
+def test_an_unknown_property_is_refused_as_by_a_real_client(made: Simulation, make):
     with pytest.raises(RefusedSetting, match='No such configuration property: "linger"'):
         made.run(lambda: make({"linger": 1}))
 
 
-def test_a_wait_that_nobody_can_end_is_named_with_its_place(made: Simulation):
+def test_a_wait_that_nothing_can_end_is_named_with_its_place(made: Simulation):
     with pytest.raises(NothingCanHappen, match=r"(?s)test waits for an event.*test_misuse.py:\d+"):
         made.run(lambda: world.event().wait())
 
@@ -59,7 +59,7 @@ def test_a_wait_for_a_record_that_never_comes_ends_and_is_named_with_its_place(m
         made.run(await_record)
 
 
-def test_a_real_pause_is_refused_for_it_would_never_end(made: Simulation):
+def test_a_real_sleep_is_refused_because_it_would_never_end(made: Simulation):
     with pytest.raises(NotSimulated, match=r"time\.sleep .* acktree\.core\.world\.sleep"):
         made.run(lambda: time.sleep(0.01))
     time.sleep(0)  # outside of the test's own code
@@ -72,7 +72,7 @@ def test_a_thread_that_outlives_its_test_is_named(made: Simulation):
     made.close()  # nothing is left
 
 
-def test_the_error_that_ended_a_thread_or_process_is_shown_with_the_failure_it_causes(made: Simulation):
+def test_an_error_that_ended_a_thread_or_process_is_shown_with_the_failure(made: Simulation):
     def wait_for_both() -> None:
         made.start_process(lambda: 1 / 0)
         world.start_thread(lambda: {}["key"], "t")

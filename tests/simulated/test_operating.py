@@ -15,7 +15,7 @@ from acktree.core import world
 from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.testing import TopologyTester
-from looking import look
+from console_queries import look
 
 TOPOLOGY = parse_topology("""
 name = "t"
@@ -63,7 +63,7 @@ def running(**more):
     return TopologyTester(TOPOLOGY, stages={"lines": lambda row: [row.value]}, partitions=1, ackers=1, **more)
 
 
-def test_while_no_acker_reports_it_is_said_that_nothing_is_known_of_roots():
+def test_while_no_acker_reports_roots_are_shown_as_unknown():
     with running(bolts={"upper": ForgetsAll}) as made:
         made.kill("acker", restart_after_s=None)
         made.send("lines", "waits")
@@ -122,7 +122,7 @@ def test_a_replay_command_begins_a_new_age():
         assert pending(made)[line.offset].age_s == pytest.approx(30, abs=6)
 
 
-def test_a_bolt_that_nobody_serves_is_named_in_place_of_the_frontier_that_it_holds():
+def test_a_bolt_without_workers_is_named_in_place_of_the_frontier_that_it_holds():
     with running(bolts={"upper": HangsOnce}) as made:
         made.kill("upper", restart_after_s=None)
         made.send("lines", "waits")
@@ -146,7 +146,7 @@ def test_a_worker_that_hangs_is_named_with_its_host_and_its_record():
         assert re.search(rf"executes words/0/\d+ of source record lines/0/{line.offset},", cause.text)
 
 
-def test_an_acker_that_stands_still_is_named(monkeypatch):
+def test_a_stalled_acker_is_named(monkeypatch):
     with running(bolts={"upper": HangsOnce}) as made:
         made.send("lines", "fine")
         made.run_until_done()
@@ -166,7 +166,7 @@ class FailsOnBad(BasicBolt):
             raise ValueError("no such\nword")
 
 
-def test_the_last_failure_of_a_worker_and_of_its_spout_is_seen_with_its_time():
+def test_the_last_failure_of_a_worker_and_of_its_spout_is_shown_with_its_time():
     with running(bolts={"upper": FailsOnBad}) as tester:
         for value in ("good", "bad"):
             tester.send("lines", value)
@@ -205,7 +205,7 @@ class OneBadClick(Spout):
         pass
 
 
-def test_a_python_spout_and_an_acker_report_what_failed_last():
+def test_a_python_spout_and_an_acker_report_their_last_failure():
     with TopologyTester(
         CLICKS, spouts={"clicks": OneBadClick}, bolts={"upper": FailsOnBad}, partitions=1, ackers=1
     ) as tester:

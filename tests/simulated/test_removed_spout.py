@@ -63,7 +63,7 @@ class FailsAtFirst(BasicBolt):
             raise ValueError("not yet")
 
 
-def test_a_removed_spout_emits_nothing_new_delivers_what_is_pending_and_ends_with_a_reason():
+def test_a_removed_spout_finishes_only_its_pending_messages_and_says_why_it_ends():
     spouts = {"kept": EmitsNothing, "removed": ThreeNumbers}
     with TopologyTester(parse_topology(BOTH), spouts=spouts, bolts={"check": FailsAtFirst}) as tester:
         tester.run_until(lambda: len(tester.failures("removed")) == 3, what="the failures")

@@ -84,7 +84,7 @@ def started(topology_tester, topology):
     return start
 
 
-def test_a_bolt_that_nobody_serves_makes_no_replays(started):
+def test_a_bolt_without_workers_causes_no_replays(started):
     tester, archive = started()
     tester.kill("count", restart_after_s=STOPPED_S)
     sent = [tester.send("clicks", str(number)) for number in range(RECORDS)]
@@ -95,7 +95,7 @@ def test_a_bolt_that_nobody_serves_makes_no_replays(started):
     assert len(tester.acked("clicks")) == len(sent)
 
 
-def test_a_bolt_whose_worker_hangs_makes_no_replays(started):
+def test_a_bolt_whose_worker_hangs_causes_no_replays(started):
     class StandsStill(Executed):
         def execute(self, tup, emit):
             if tup.value == b"7" and world.monotonic_s() < until_s:
@@ -120,7 +120,7 @@ def test_a_tuple_that_a_moving_bolt_holds_times_out(started):
     assert len(tester.replays("clicks")) == 1
 
 
-def test_what_is_lost_while_a_bolt_stands_still_is_replayed(started):
+def test_anything_lost_while_a_bolt_is_stalled_is_replayed(started):
     tester, _ = started()
     tester.kill("count", restart_after_s=STOPPED_S)
     tester.lose("ack")  # of the other bolt
@@ -168,7 +168,7 @@ def executed(bolts):
     return [len(bolt.values) for bolt in bolts]
 
 
-def test_bolts_in_a_row_that_are_all_slower_than_their_backlog_execute_each_tuple_once(hops):
+def test_bolts_in_a_row_slower_than_their_backlogs_execute_each_tuple_once(hops):
     tester, bolts = hops(takes_s=1.0)
     for number in range(RECORDS):
         tester.send("clicks", str(number))
@@ -178,7 +178,7 @@ def test_bolts_in_a_row_that_are_all_slower_than_their_backlog_execute_each_tupl
     assert tester.replays("clicks") == {}
 
 
-def test_a_lost_ack_is_found_behind_bolts_that_keep_up_though_their_topics_end_in_a_transaction(hops):
+def test_a_lost_ack_is_found_behind_fast_bolts_whose_topics_end_in_a_transaction(hops):
     tester, _ = hops(takes_s=0.0)
     tester.lose("ack", number=2)
     for number in range(3):
@@ -236,7 +236,7 @@ class Loops(Bolt):
         collector.ack(tup)
 
 
-def test_what_is_lost_is_found_though_a_bolt_writes_to_its_own_topic_all_the_time(hops):
+def test_losses_are_found_even_if_a_bolt_keeps_writing_to_its_own_topic(hops):
     tester, _ = hops(0.0, HOPS.replace('emits = ["b"]', 'emits = ["a", "b"]'), first=Loops())
     tester.lose("ack", number=2)
     for number in range(3):

@@ -79,9 +79,7 @@ def test_a_bolts_driver_killed_at_any_step_loses_nothing(calls: Calls, step: str
 @pytest.mark.parametrize(
     "step", ["spark.latest_offset", "spark.log_offset", "spark.partitions", "spark.stage"]
 )
-def test_a_bolt_commits_nothing_of_a_batch_that_was_shown_or_logged_and_has_not_ended(
-    calls: Calls, step: str
-):
+def test_a_bolt_commits_nothing_of_a_shown_or_logged_batch_that_has_not_ended(calls: Calls, step: str):
     """Whenever its driver dies before the batch is written, its tuples are acked by the next one."""
     with two_stages() as tester:
         written: list[int] = []

@@ -183,7 +183,7 @@ DRIVER_STEPS = [
 
 
 @pytest.mark.parametrize("step", DRIVER_STEPS)
-def test_a_driver_killed_at_any_step_goes_on_from_its_checkpoint(step: str):
+def test_a_driver_killed_at_any_step_continues_from_its_checkpoint(step: str):
     with with_words() as tester:
         send_all(tester)
         struck = at(tester, step, tester.kernel.kill)
@@ -276,7 +276,7 @@ def test_an_executor_that_hangs_is_given_up_and_comes_back_as_a_zombie():
         assert tester.pending() == 0
 
 
-def test_blocks_and_small_batches_work_too():
+def test_blocks_and_small_batches_also_work():
     topology = TOPOLOGY.replace('emits = ["words"]', 'emits = ["words"]\nblock = 4')
     with with_words(topology, options={"lines": {"maxOffsetsPerTrigger": "3"}}, partitions=1) as tester:
         send_all(tester)
@@ -285,7 +285,7 @@ def test_blocks_and_small_batches_work_too():
         assert len(tester.acked("lines")) == 10
 
 
-def test_a_row_at_the_limit_of_its_topic_goes_without_a_trace_that_does_not_fit():
+def test_a_row_at_the_limit_of_its_topic_is_sent_without_a_trace_that_does_not_fit():
     """Whoever writes source records chooses their traces, and none of them may end the query."""
     trace = [("traceparent", b"00-%032x-%016x-01" % (5, 6)), ("tracestate", b"a=" + b"x" * 500)]
     sizes = {b"small": 10, b"large": 1_048_588 - 200 - 60}
@@ -301,7 +301,7 @@ def test_a_row_at_the_limit_of_its_topic_goes_without_a_trace_that_does_not_fit(
 
 
 @pytest.mark.parametrize("skew_s", [-1_000.0, 0.0, 1_000.0], ids=["behind", "right", "ahead"])
-def test_a_stage_in_python_is_refused_while_spark_runs_the_spout_by_the_clock_of_the_broker(skew_s: float):
+def test_a_stage_in_python_is_refused_while_spark_runs_its_spout_by_broker_time(skew_s: float):
     def start() -> None:
         tester._as_operator(lambda: refuse_spark(BOOTSTRAP, "t", "lines", {}, pytest.fail))
 

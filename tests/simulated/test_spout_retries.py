@@ -103,7 +103,7 @@ def test_a_failed_message_is_emitted_again_after_the_back_off_of_its_table():
     assert 4 <= second < 4.9
 
 
-def test_after_max_attempts_it_is_a_dead_letter_with_all_it_had_before_the_spout_hears_of_it():
+def test_after_max_attempts_a_complete_dead_letter_exists_before_gave_up_is_called():
     store, records = Store(bad=9), []
 
     class ReadsDeadLetters(Orders):
@@ -140,7 +140,7 @@ def test_while_the_broker_is_away_no_spout_hears_that_a_message_is_given_up():
     assert [message_id for message_id, _ in spout.ended] == ["bad"]
 
 
-def test_a_rejected_message_is_given_up_at_once_and_a_delay_of_a_bolt_takes_the_place_of_the_back_off():
+def test_a_rejection_gives_up_immediately_and_a_bolts_delay_replaces_the_back_off():
     spout, store = Orders(), Store(bad=Reject("no such order"), good=RetryLater(30))
     with run(spout, store) as tester:
         tester.run_for(20)
@@ -152,7 +152,7 @@ def test_a_rejected_message_is_given_up_at_once_and_a_delay_of_a_bolt_takes_the_
     assert 30 <= store.waits_s("good")[0] < 31
 
 
-def test_a_function_says_when_and_whether_a_message_is_tried_again():
+def test_a_function_says_whether_and_when_a_message_is_retried():
     asked = []
 
     def soon(attempt: int, reason: str) -> float | None:
@@ -185,7 +185,7 @@ def test_a_function_says_when_and_whether_a_message_is_tried_again():
     ],
     ids=lambda said: type(said).__name__,
 )
-def test_what_a_function_says_that_is_no_delay_is_logged_and_the_back_off_takes_its_place(said, caplog):
+def test_an_invalid_delay_of_a_function_is_logged_and_replaced_by_the_back_off(said, caplog):
     def retry(attempt, reason):
         if isinstance(said, Exception):
             raise said
@@ -208,7 +208,7 @@ async def later(attempt, reason):
 
 
 @pytest.mark.parametrize("wrong", [5, "yes", None, lambda: 1, lambda attempt: 1, later, object()])
-def test_what_is_neither_true_nor_such_a_function_is_refused_at_the_start(wrong):
+def test_an_invalid_retry_attribute_is_refused_at_the_start(wrong):
     spout = Orders()
     spout.retry = wrong
     text = r"Orders\.retry must be True, False, or a function of"
@@ -216,7 +216,7 @@ def test_what_is_neither_true_nor_such_a_function_is_refused_at_the_start(wrong)
         tester.run_for(5)
 
 
-def test_a_spout_that_handles_failures_itself_gets_them_and_a_warning_of_its_settings(caplog):
+def test_a_spout_that_handles_failures_gets_them_and_a_warning_about_its_settings(caplog):
     class HandlesFail(Orders):
         retry = False
 
@@ -235,7 +235,7 @@ def test_a_spout_that_handles_failures_itself_gets_them_and_a_warning_of_its_set
     assert "max_attempts, retry_initial_s, retry_max_s: HandlesFail handles fail itself" in said
 
 
-def test_a_spout_that_does_nothing_with_failures_is_warned_of(caplog):
+def test_a_spout_that_ignores_failures_causes_a_warning(caplog):
     class IgnoresFailures(Spout):
         def next_tuple(self, emitter):
             pass
@@ -301,7 +301,7 @@ def test_timeouts_that_use_up_no_attempt_back_off_longer_each_time_up_to_the_lim
         assert back_off_s + 10 <= waited_s < 1.1 * back_off_s + 16, waits_s
 
 
-def test_a_timeout_while_nothing_is_acked_is_no_attempt_that_a_function_could_give_up():
+def test_a_function_cannot_give_up_for_timeouts_while_nothing_is_acked():
     asked = []
 
     class Schedule(Orders):
@@ -318,7 +318,7 @@ def test_a_timeout_while_nothing_is_acked_is_no_attempt_that_a_function_could_gi
     assert [attempt for attempt, reason in asked if not reason] == []
 
 
-def test_a_dead_letter_names_the_tuple_that_failed_and_nothing_of_an_older_one_counts():
+def test_a_dead_letter_names_the_failed_tuple_and_ignores_headers_of_an_older_one():
     class PassesHeadersOn(Orders):
         def next_tuple(self, emitter):
             if self.waiting:
@@ -359,7 +359,7 @@ def no_room_for_headers(monkeypatch):
 
 @pytest.mark.usefixtures("no_room_for_headers")
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_message_that_is_too_large_to_be_a_dead_letter_is_never_given_up_and_others_go_on(
+def test_a_message_too_large_for_a_dead_letter_is_never_given_up_and_blocks_no_other(
     is_rejected: bool, caplog
 ):
     large = "large" + "x" * 1_048_150
@@ -378,7 +378,7 @@ def test_a_message_that_is_too_large_to_be_a_dead_letter_is_never_given_up_and_o
 
 
 @pytest.mark.usefixtures("no_room_for_headers")
-def test_a_dead_letter_that_is_too_large_with_its_stack_goes_without_it():
+def test_a_dead_letter_that_is_too_large_with_its_stack_is_written_without_it():
     large = "large" + "x" * 1_046_900
     spout, store = LargeOrders(), Store(**{large: Reject("never")})
     spout.waiting = [large]
@@ -391,7 +391,7 @@ def test_a_dead_letter_that_is_too_large_with_its_stack_goes_without_it():
     assert len(spout.ended) == 1
 
 
-def test_every_tuple_of_a_message_is_emitted_again_and_is_a_dead_letter_of_its_own():
+def test_every_tuple_of_a_message_is_emitted_again_and_gets_its_own_dead_letter():
     class Two(Spout):
         retry = True
 
@@ -442,7 +442,7 @@ def test_a_message_that_can_no_longer_be_emitted_is_given_up_and_says_why():
     assert found.cause == "FAILED"
 
 
-def test_what_waits_counts_as_pending_and_as_kept():
+def test_waiting_messages_count_as_pending_and_as_kept():
     class Small(Orders):
         values = tuple(f"bad{number}" for number in range(20))
         max_kept_bytes = 100

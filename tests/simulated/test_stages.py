@@ -176,7 +176,7 @@ def test_a_record_that_raises_fails_alone_and_becomes_a_dead_letter(error: Excep
         assert t.committed("lines", 0) == 3
 
 
-def test_a_tuple_that_fails_in_a_bolt_makes_its_line_come_again() -> None:
+def test_a_line_is_emitted_again_if_its_tuple_fails_in_a_bolt() -> None:
     class FailsOnce(BasicBolt):
         has_failed = False
 
@@ -210,7 +210,7 @@ def test_a_slow_record_holds_no_other_up() -> None:
         assert t.committed("lines", 0) == 21
 
 
-def test_an_offset_that_is_set_back_emits_its_records_again() -> None:
+def test_a_rewind_emits_its_records_again() -> None:
     with running(split) as t:
         for number in range(10):
             t.send("lines", str(number), partition=0)
@@ -231,7 +231,7 @@ def test_a_replay_command_emits_its_records_again() -> None:
         t.run_until_done()
 
 
-def test_a_stage_that_stood_still_goes_on() -> None:
+def test_a_stage_that_was_stalled_continues() -> None:
     with running(split) as t:
         for number in range(10):
             t.send("lines", str(number))
@@ -251,7 +251,7 @@ def test_without_ackers_a_line_is_done_when_its_words_are_written() -> None:
         assert t.committed("lines", 0) == 10
 
 
-def test_a_record_that_retention_has_removed_before_its_retry_is_never_done_in_silence() -> None:
+def test_a_record_removed_by_retention_before_its_retry_is_never_silently_done() -> None:
     with running(Poison(), text=TEXT.replace("retry_initial_s = 1", "retry_initial_s = 30")) as t:
         for value in ("good", "bad", "fine"):
             t.send("lines", value, partition=0)
@@ -262,7 +262,7 @@ def test_a_record_that_retention_has_removed_before_its_retry_is_never_done_in_s
         assert t.committed("lines", 0) == 1
 
 
-def test_a_line_that_was_emitted_with_ackers_waits_for_them_though_a_newer_version_has_none() -> None:
+def test_a_line_emitted_with_ackers_waits_for_them_even_if_a_newer_version_has_none() -> None:
     class TakesTwentySeconds(AsyncBolt):
         async def execute(self, tup: Any, emit: Any) -> None:
             await asyncio.sleep(20)

@@ -232,7 +232,7 @@ def test_a_bolt_may_be_a_spark_stage():
         assert sorted(tester.values("loud")) == ["BE", "TO"]
 
 
-def test_a_trace_goes_with_what_is_derived_from_its_record_through_stages_and_bolts():
+def test_a_trace_follows_its_record_through_stages_and_bolts():
     def upper(row):
         yield {"value": row.value.upper(), "key": row.key}
 
@@ -365,7 +365,7 @@ def test_a_commit_that_fails_costs_nothing(fault: str, exactly_once: str, caplog
             assert actions & {"commit_postponed", "aborted"}
 
 
-def test_an_acker_paused_for_a_minute_loses_nothing_and_times_nothing_out():
+def test_an_acker_paused_for_a_minute_loses_nothing_and_times_out_nothing():
     with lines(ackers=2) as tester:
         tester.pause("acker", 60)
         for number in range(20):
@@ -521,7 +521,7 @@ def test_a_spark_application_killed_after_a_commit_skips_what_is_written():
         assert tester.values("loud") == ["WORD"]
 
 
-def test_a_lost_checkpoint_goes_on_from_the_group():
+def test_after_a_lost_checkpoint_a_spout_continues_from_its_group():
     with lines() as tester:
         first = tester.send("lines", "first")
         tester.run_until_done()
@@ -571,7 +571,7 @@ def test_an_error_of_a_stage_is_raised_in_the_test_with_its_traceback():
     assert any(entry.name == "broken" for entry in raised.traceback)
 
 
-def test_a_tick_that_raises_ends_the_worker_and_the_test_unless_it_is_to_be_started_again():
+def test_a_tick_that_raises_ends_the_worker_and_the_test_unless_it_may_restart():
     class RaisesOnce(UpperByHand):
         ticks = 0
 
@@ -592,7 +592,7 @@ def test_a_tick_that_raises_ends_the_worker_and_the_test_unless_it_is_to_be_star
         assert len(tester.acked("numbers")) == 20
 
 
-def test_what_never_comes_is_named():
+def test_a_wait_in_vain_names_what_is_not_done():
     class NeverAcks(Bolt):
         def execute(self, tup, collector):
             pass
@@ -656,7 +656,7 @@ def test_there_is_a_test_of_every_moment():
 
 @pytest.mark.parametrize("when", MOMENTS)
 @pytest.mark.parametrize("name", ["upper", "acker", "numbers"])
-def test_whoever_is_killed_at_any_moment_loses_nothing(name: str, when: str):
+def test_a_process_killed_at_any_moment_loses_nothing(name: str, when: str):
     reached = {
         "upper": {"before a child", "between child and ack", "between ack and commit", "before a commit"},
         "acker": {"between result and commit", "before a commit"},

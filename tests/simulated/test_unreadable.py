@@ -20,7 +20,7 @@ from acktree.producers.worker.loop import Worker
 from acktree.testing import TopologyTester
 from acktree.testing.kafka.clients.message import SimulatedMessage
 from producers.trees import Net, published
-from simulated.test_what_is_gone import LIMIT_S, make_topic
+from simulated.test_deleted_groups_and_topics import LIMIT_S, make_topic
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 EXACTLY_ONCE = pytest.mark.parametrize("exactly_once", [False, True])
@@ -103,7 +103,7 @@ def test_a_worker_starts_at_the_end_of_a_log_that_ends_below_its_commit(caplog, 
 
 @EXACTLY_ONCE
 @PROTOCOLS
-def test_a_log_that_loses_its_end_below_a_worker_is_read_from_its_end_on(protocol, exactly_once):
+def test_a_log_truncated_below_a_worker_is_read_from_its_new_end(protocol, exactly_once):
     with topology(exactly_once=exactly_once, protocol=protocol) as tester:
         send(tester, range(25))
         tester.run_until_done()
@@ -118,7 +118,7 @@ def test_a_log_that_loses_its_end_below_a_worker_is_read_from_its_end_on(protoco
 
 
 @PROTOCOLS
-def test_a_worker_that_reads_its_inputs_again_forgets_no_partition_that_has_become_unreadable(protocol):
+def test_a_worker_that_reads_its_inputs_again_forgets_no_unreadable_partition(protocol):
     """A rebalance has lost its transaction just when the end of a log is lost."""
     with topology(exactly_once=True, protocol=protocol) as tester:
         send(tester, range(25))
@@ -158,7 +158,7 @@ def test_a_partition_that_was_unreadable_is_not_committed_back_when_another_one_
 
 
 @EXACTLY_ONCE
-def test_tuples_in_hand_of_a_log_that_loses_its_end_are_done_or_executed_again(exactly_once):
+def test_tuples_in_hand_of_a_truncated_log_are_done_or_executed_again(exactly_once):
     with topology(HoldThird, exactly_once) as tester:
         send(tester, range(20))
         tester.run_until(lambda: len(HoldThird.executed) == 20, what="the execution")
@@ -174,9 +174,7 @@ def test_tuples_in_hand_of_a_log_that_loses_its_end_are_done_or_executed_again(e
 
 @EXACTLY_ONCE
 @PROTOCOLS
-def test_a_damaged_record_is_rejected_with_its_coordinates_and_the_others_are_executed(
-    caplog, protocol, exactly_once
-):
+def test_only_a_damaged_record_is_rejected_and_with_its_coordinates(caplog, protocol, exactly_once):
     with topology(exactly_once=exactly_once, protocol=protocol) as tester:
         tester.kill("count", restart_after_s=10.0)
         values = send(tester, range(10))
@@ -232,7 +230,7 @@ class Hasty:
         raise KafkaException(KafkaError(KafkaError._STATE, "Failed to seek: Local: Erroneous state"))
 
 
-def test_reading_again_from_the_commits_passes_over_a_partition_that_has_not_begun():
+def test_reading_again_from_the_commits_skips_a_partition_that_has_not_begun():
     inputs = Inputs(Hasty(), "broker:9092", lambda places: places)
     inputs.rewind()
 
@@ -268,7 +266,7 @@ def test_a_worker_ends_if_an_input_topic_does_not_exist(kafka: str, unique: str)
 
 
 @pytest.mark.simulated
-def test_tuples_of_a_log_that_has_lost_its_end_are_not_executed_behind_one_that_is(kafka: str):
+def test_waiting_tuples_of_a_truncated_log_are_not_executed(kafka: str):
     """Their offsets will be those of other records, and a commit of them would pass those."""
     net, executed, begun, goes_on = Net(published(copy=(["a"], []))), [], world.event(), world.event()
 

@@ -42,7 +42,7 @@ def messages(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
 
 @TOPICS
 @PROTOCOLS
-def test_an_acker_goes_on_at_the_end_of_a_control_log_that_has_lost_its_end(caplog, protocol, topic):
+def test_an_acker_continues_at_the_end_of_a_truncated_control_log(caplog, protocol, topic):
     with topology(protocol) as tester:
         send(tester, 5)
         tester.run_until_done()
@@ -60,7 +60,7 @@ def test_an_acker_goes_on_at_the_end_of_a_control_log_that_has_lost_its_end(capl
 
 @TOPICS
 @PROTOCOLS
-def test_an_acker_that_takes_over_above_the_end_of_a_control_log_goes_on_there(caplog, protocol, topic):
+def test_an_acker_that_takes_over_above_the_end_of_a_control_log_continues_there(caplog, protocol, topic):
     with topology(protocol) as tester:
         send(tester, 5)
         tester.run_until_done()
@@ -76,7 +76,7 @@ def test_an_acker_that_takes_over_above_the_end_of_a_control_log_goes_on_there(c
     assert not messages(caplog, "restart")
 
 
-def test_an_acker_keeps_what_it_has_folded_of_a_log_that_has_lost_its_end():
+def test_an_acker_keeps_what_it_has_folded_of_a_truncated_log():
     with topology() as tester:
         tester.kill("last", restart_after_s=5.0)
         send(tester, 4)
@@ -103,7 +103,7 @@ def test_a_damaged_ack_is_counted_with_its_coordinates_and_its_root_times_out(ca
     assert f"action=invalid_record record=t.ack/0@{first} reason='damaged in the log'" in caplog.text
 
 
-def test_a_record_whose_init_is_damaged_is_emitted_again_after_the_retention_of_control_topics():
+def test_a_record_with_a_damaged_init_is_emitted_again_after_the_control_retention():
     with topology() as tester:
         send(tester, 3)
         tester.run_until_done()
@@ -135,7 +135,7 @@ class FiveMessages(Spout):
         self.failed.append(message.id)
 
 
-def test_a_message_of_a_python_spout_whose_result_is_damaged_fails_after_the_retention_of_results():
+def test_a_python_spouts_message_with_a_damaged_result_fails_after_its_retention():
     table = TABLE.model_copy(update={"spouts": {"words": SpoutTable(emits=("in",))}})
     with TopologyTester(
         table, spouts={"words": FiveMessages}, bolts={"last": LastBolt}, partitions=1

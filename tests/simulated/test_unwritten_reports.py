@@ -51,7 +51,7 @@ class Last(BasicBolt):
 
 
 @pytest.mark.parametrize("exactly_once", ["false", "true"], ids=["at-least-once", "exactly-once"])
-def test_every_process_commits_while_reports_are_not_taken(exactly_once):
+def test_every_process_commits_while_reports_cannot_be_written(exactly_once):
     """The spouts' records are acked and the offsets of bolts and ackers committed."""
     bolts, stages = {"first": First, "last": Last}, {"lines": lambda row: [row.value]}
     with TopologyTester(

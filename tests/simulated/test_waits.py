@@ -19,14 +19,14 @@ def run(simulation: Simulation, wait) -> float:
     return lasted[0]
 
 
-def test_a_thread_is_waited_for_until_it_ends_or_the_time_is_over():
+def test_a_wait_for_a_thread_lasts_until_it_ends_or_the_time_is_over():
     with simulated() as made:
         assert run(made, lambda: world.start_thread(lambda: world.sleep(5.0), "t").join()) == 5.0
         assert run(made, lambda: world.start_thread(lambda: world.sleep(5.0), "t").join(3.0)) == 3.0
         made.run(lambda: world.sleep(5.0))
 
 
-def test_an_event_is_waited_for_until_it_is_set_or_the_time_is_over():
+def test_a_wait_for_an_event_lasts_until_it_is_set_or_the_time_is_over():
     with simulated() as made:
         flag = world.event()
         assert run(made, lambda: flag.wait(3.0)) == 3.0

@@ -14,7 +14,7 @@ from acktree.wire.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.wire.control_records import Cause, Result
 from acktree.wire.header import HEADER, decode_header
 from acktree.wire.ids import origin_of
-from simulation.every_record import EveryRecord
+from simulation.missed_records import EveryRecord
 from simulation.repeats import Place, Repeats, done_by_bolt
 from simulation.retries import Retries
 from simulation.spout_state import StateLog, done_above, seal_of

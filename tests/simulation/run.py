@@ -30,7 +30,7 @@ if __name__ == "__main__":
 
 from simulation.faults import OPT_IN, Fault
 from simulation.one_seed import SeedRun, run_seed
-from simulation.rare import SET_SEEDS, missing
+from simulation.rare_events import SET_SEEDS, missing
 from simulation.shrink import shrink
 
 CHUNK = 10

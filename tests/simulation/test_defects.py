@@ -5,7 +5,7 @@ import pytest
 from simulation.defects import DEFECTS, ROOT, main
 
 
-def test_what_each_defect_replaces_is_in_its_file_once():
+def test_each_text_that_a_defect_replaces_is_in_its_file_once():
     counts = {
         (defect.name, path): (ROOT / path).read_text().count(right)
         for defect in DEFECTS
@@ -14,7 +14,7 @@ def test_what_each_defect_replaces_is_in_its_file_once():
     assert {where: count for where, count in counts.items() if count != 1} == {}
 
 
-def test_a_name_that_no_defect_has_is_an_error_that_lists_the_names(monkeypatch, capsys):
+def test_an_unknown_defect_is_an_error_that_lists_the_names(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["defects.py", "time out in half"])
     with pytest.raises(SystemExit) as ended:
         main()

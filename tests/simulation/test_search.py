@@ -19,7 +19,7 @@ from simulation import run as command
 from simulation.checker import BrokenPromise
 from simulation.faults import KINDS, Fault
 from simulation.one_seed import run_seed
-from simulation.rare import missing
+from simulation.rare_events import missing
 from simulation.shrink import shrink
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine")
@@ -55,7 +55,7 @@ def test_no_promise_is_broken_and_rare_schedules_happen():
     assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 2 // 3
 
 
-def test_what_a_worker_does_after_a_truncation_is_committed_with_its_inputs():
+def test_work_after_a_truncation_is_committed_with_its_inputs():
     """An exactly-once worker that had continued in one partition knew no position in the others."""
     plan = [
         Fault("truncate a tuple topic", 60, 0.288, 484, 11.345, "consumer.subscribe"),
@@ -66,7 +66,7 @@ def test_what_a_worker_does_after_a_truncation_is_committed_with_its_inputs():
     assert outcome.error is None, outcome.error
 
 
-def test_a_rewind_stands_if_the_driver_that_looks_is_never_answered():
+def test_a_rewind_persists_if_the_driver_that_reads_it_gets_no_answer():
     """Nobody was told of it, so what it asks to be done again was taken for a delay that was not kept."""
     plan = [
         Fault("restart everything in order", 434, 0.268, 67, 31.772, "consumer.revoke"),
@@ -80,7 +80,7 @@ def test_a_rewind_stands_if_the_driver_that_looks_is_never_answered():
     assert outcome.counters["running source rewound"]
 
 
-def test_of_offsets_that_an_operator_sets_in_a_row_the_last_is_measured_by_what_the_driver_knows():
+def test_the_last_of_several_offsets_set_in_a_row_is_compared_with_the_drivers():
     """A refused skip that was committed once more was taken for what is done."""
     plan = [
         Fault("skip source records", 934, 1.565, 6, 31.479, "producer.produce"),
@@ -100,7 +100,7 @@ def test_a_set_of_seeds_in_which_something_rare_never_happened_is_void(monkeypat
     assert "the set is void" not in capsys.readouterr().out
 
 
-def test_each_rare_thing_and_each_kind_of_fault_is_asked_for():
+def test_each_rare_event_and_each_kind_of_fault_is_required():
     everything = dict.fromkeys(missing({}), 1)
     assert not missing(everything)
     for name in ("join", "fault: kill an acker", f"fault: {[*KINDS][-1]}"):
@@ -184,7 +184,7 @@ def test_no_task_is_left_behind():
     assert not issubclass(Killed, Exception), "user code that catches Exception must not survive a kill"
 
 
-def test_a_process_that_goes_on_without_one_of_its_threads_is_found(monkeypatch):
+def test_a_process_that_continues_without_one_of_its_threads_is_found(monkeypatch):
     def break_down(_):
         raise ValueError("a defect")
 
@@ -197,6 +197,6 @@ def test_healing_ends_the_first_of_two_processes_of_one_name_that_hold_each_othe
 
 
 @pytest.mark.parametrize("seed", [13, 14, 16])
-def test_a_second_driver_that_ends_at_once_leaves_nothing_behind(seed: int):
+def test_a_second_driver_that_ends_immediately_leaves_nothing_behind(seed: int):
     """The ack of a batch that it did not know of was taken for read, and the record never ended."""
     assert run_seed(seed, [Fault("start a second driver", at_s=0.1)]).error is None

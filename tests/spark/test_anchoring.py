@@ -96,9 +96,7 @@ def test_results_pass_through_arrow_unchanged() -> None:
         ((NEVER, 10**9), "0"),
     ],
 )
-def test_of_the_failures_of_a_root_the_first_of_the_strongest_is_kept(
-    retries: tuple[int, ...], counts: str
-) -> None:
+def test_the_first_of_the_strongest_failures_of_a_root_is_kept(retries: tuple[int, ...], counts: str) -> None:
     """As in one flush of a worker: in one update, in several, and through a shuffle."""
     root = int(inputs([1])["root"][0])
     failures = [RootFailure(str(number), retry) for number, retry in enumerate(retries)]

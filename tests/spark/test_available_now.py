@@ -38,7 +38,7 @@ def batches(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_all_that_is_there_is_done_in_capped_batches_though_a_record_fails_at_first(
+def test_all_records_are_done_in_capped_batches_even_if_one_fails_at_first(
     tester: StageTester,
 ) -> None:
     tester.send([f"{number}" for number in range(RECORDS)])
@@ -81,7 +81,7 @@ def test_a_first_batch_that_fails_half_way_is_run_again_and_the_rest_is_done(tes
 @pytest.mark.parametrize(
     "is_wrapped", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "wrapped"]
 )
-def test_what_sparks_own_trigger_leaves_is_done_by_the_next_run(
+def test_records_left_by_sparks_own_trigger_are_done_by_the_next_run(
     tester: StageTester, is_wrapped: bool
 ) -> None:
     """Spark 4.0 and 4.1 run one batch and await no result; each further run goes on, and nothing is lost."""
@@ -107,7 +107,7 @@ def test_what_sparks_own_trigger_leaves_is_done_by_the_next_run(
 
 
 @pytest.mark.spark
-def test_a_bolt_in_spark_ends_when_it_has_acked_all_that_is_there(tester: StageTester) -> None:
+def test_a_bolt_in_spark_ends_when_it_has_acked_all_its_tuples(tester: StageTester) -> None:
     roots = tester.emit({offset: [b"one", b"two"] for offset in range(RECORDS)})
     options = tester.options(bolt="two") | {"maxOffsetsPerTrigger": str(CAP)}
     transform = lambda rows: {f"{tester.name}.c": same(rows)}  # noqa: E731
@@ -119,7 +119,7 @@ def test_a_bolt_in_spark_ends_when_it_has_acked_all_that_is_there(tester: StageT
     assert max(batches(tester.folder / "bolt")) <= CAP
 
 
-def test_a_checkpoint_that_spark_says_too_late_never_skips_records(
+def test_a_checkpoint_that_spark_reports_too_late_never_skips_records(
     spout: Callable[..., SpoutTester],
 ) -> None:
     """The state and the group's offsets are gone, and startingOffsets=latest would begin at the log's end."""
@@ -140,6 +140,6 @@ def test_a_checkpoint_that_spark_says_too_late_never_skips_records(
 
 
 @pytest.mark.parametrize("version", ["3.5.7", "5.0.0"])
-def test_a_spark_without_python_sources_is_refused_with_the_versions_that_will_do(version: str) -> None:
+def test_a_spark_without_python_sources_is_refused_with_the_supported_versions(version: str) -> None:
     with pytest.raises(UnsupportedSpark, match=rf"needs PySpark 4.0 or newer, below 5, and {version}"):
         check_version(version)

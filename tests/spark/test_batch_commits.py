@@ -12,7 +12,7 @@ from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTask
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 from acktree.spark.tasks.writing.transactions import begin_transaction, open_transactions
-from spark.committed import times_committed
+from spark.commit_history import times_committed
 
 BATCH = BatchName("query", 3)
 Open = Callable[..., Transaction]

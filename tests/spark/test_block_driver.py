@@ -227,7 +227,7 @@ def test_blocks_and_complete_batch_are_refused_together(spout: Callable[..., Spo
         SpoutDriver(t.options(complete="batch"))
 
 
-def test_a_driver_asked_only_for_the_first_offset_applies_no_result_of_a_logged_block(
+def test_a_driver_asked_only_for_its_first_offset_applies_no_result_of_a_block(
     spout: Callable[..., SpoutTester],
 ) -> None:
     """Spark runs a cut-off first batch again: it asks where to begin, and says later what it has logged."""

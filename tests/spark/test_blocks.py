@@ -70,7 +70,7 @@ def test_a_rewind_into_the_middle_of_a_block_starts_with_a_short_one() -> None:
     assert [ack(led, first, generation=generation_of(2, 0)) for first in (17, 20, 30)] == [3, 10, 10]
 
 
-def test_the_records_of_a_failed_block_that_are_not_done_are_replayed_each_under_its_own_root() -> None:
+def test_unfinished_records_of_a_failed_block_are_replayed_under_their_own_roots() -> None:
     led = ledger(20)
     led.finish(13, 15)
     failed = [10, 11, 12, *range(15, 20)]
@@ -98,7 +98,7 @@ def test_a_block_that_fails_twice_is_replayed_once() -> None:
     assert due(led) == []
 
 
-def test_the_failure_of_a_block_is_no_attempt_of_its_records_even_after_a_restart() -> None:
+def test_a_block_failure_does_not_count_as_an_attempt_even_after_a_restart() -> None:
     """Which record it was nobody knows: with one attempt each of them still has it, alone."""
     led, policy = ledger(10), RetryPolicy(1, 60, max_attempts=1)
     led.policy = policy
@@ -166,7 +166,7 @@ def test_a_command_replays_part_of_a_block_record_by_record_and_both_finish() ->
     assert led.command is None
 
 
-def test_of_a_failed_block_what_a_command_has_taken_is_left_to_the_command() -> None:
+def test_records_of_a_failed_block_that_a_command_has_taken_are_left_to_it() -> None:
     led = ledger(20)
     led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20))
     led.emit_again(100, 9, 0.0)
@@ -209,7 +209,7 @@ def test_overdue_records_of_blocks_are_each_replayed_once(limit: int) -> None:
     assert led.fail_overdue(1.0, 100.0, 99) == len(overdue) - limit
 
 
-def test_where_all_records_of_a_full_spout_time_out_each_is_replayed_once() -> None:
+def test_if_all_records_of_a_full_spout_time_out_each_is_replayed_once() -> None:
     made, records = task(500), 100_000
     made.emit({0: records, 1: 0}, records, 0.0)
     firsts = range(0, records, 500)
@@ -264,7 +264,7 @@ def test_a_slot_with_too_many_ranges_of_blocks_in_flight_emits_records_alone() -
     assert ack(led, 2000) == 10
 
 
-def test_blocks_of_holes_in_what_is_done_make_no_more_than_the_limit_of_ranges() -> None:
+def test_blocks_of_holes_among_done_offsets_stay_within_the_limit_of_ranges() -> None:
     made = task(10)
     made.slots[0].done.update(range(0, 5000, 2))
     for _ in range(30):

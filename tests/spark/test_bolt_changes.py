@@ -193,7 +193,7 @@ def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(bol
         next_batch(driver)
 
 
-def test_a_deleted_topic_is_an_error_where_its_end_is_asked_for(bolt: BoltTester):
+def test_a_deleted_topic_is_an_error_where_its_end_is_read(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     next_batch(driver)
@@ -224,7 +224,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning_by_a_live_bolt(bol
     assert [bolt.committed(partition) for partition in range(3)] == [3, 0, 2]
 
 
-def test_a_bolt_that_begins_at_the_end_commits_where_it_begins_before_it_has_read_anything(bolt: BoltTester):
+def test_a_bolt_that_begins_at_the_end_commits_that_offset_before_it_reads(bolt: BoltTester):
     """Else an acker takes what is there, which nobody will read, for the queue of this bolt."""
     bolt.send(3)
     bolt.start(startingOffsets="latest")
@@ -288,7 +288,7 @@ def test_a_bolt_whose_offsets_have_expired_continues_after_the_logged_batch(bolt
 
 
 @pytest.mark.real
-def test_a_recreated_topic_stops_a_live_bolt_though_it_is_long_enough(bolt: BoltTester):
+def test_a_recreated_topic_stops_a_live_bolt_even_if_it_is_long_enough(bolt: BoltTester):
     bolt.send(2)
     driver = bolt.start()
     driver.written(next_batch(driver))
@@ -299,7 +299,8 @@ def test_a_recreated_topic_stops_a_live_bolt_though_it_is_long_enough(bolt: Bolt
         driver.service(0.0)
 
 
-@pytest.mark.promise("a second driver starts for the same bolt")
+@pytest.mark.real
+@pytest.mark.promise("a second driver of a bolt starts")
 def test_a_second_driver_of_a_bolt_fences_the_first(bolt: BoltTester):
     """Each tuple would be acked twice, and no tree would ever be done."""
     bolt.send(5)
@@ -326,7 +327,7 @@ def test_a_task_of_a_driver_whose_claim_is_gone_commits_nothing(bolt: BoltTester
     commits.consumer.close()
 
 
-def test_a_start_ends_what_tasks_of_an_earlier_driver_have_left_open(bolt: BoltTester):
+def test_a_start_ends_transactions_left_open_by_tasks_of_an_earlier_driver(bolt: BoltTester):
     """All spouts write their inits to one topic: whatever is open there holds the trees of all."""
     bolt.send(1)
     bolt.start()

@@ -24,9 +24,7 @@ def test_an_archive_is_used_once_it_is_there(cache: Path):
     assert options_to_use().startswith(f" -XX:SharedArchiveFile={archive_path()} ")
 
 
-def test_none_is_used_where_its_name_cannot_be_an_option_or_no_folder_can_be_made(
-    monkeypatch, tmp_path: Path
-):
+def test_no_archive_is_used_with_an_unusable_name_or_without_a_folder(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with blank"))
     archive_path().touch()
     assert options_to_use() == ""
@@ -36,7 +34,7 @@ def test_none_is_used_where_its_name_cannot_be_an_option_or_no_folder_can_be_mad
     assert options_to_use() == ""
 
 
-def test_another_java_or_spark_has_an_archive_of_its_own(cache: Path, monkeypatch):
+def test_another_java_or_spark_has_its_own_archive(cache: Path, monkeypatch):
     ours = archive_path()
     monkeypatch.setenv("JAVA_HOME", "/opt/another")
     others = archive_path()
@@ -65,7 +63,7 @@ def test_a_session_starts_from_the_archive_that_was_made(cache: Path):
     assert list(cache.glob("*.jsa*")) == [path]
 
 
-def test_one_pyspark_has_one_home_and_a_process_without_a_cache_one_of_its_own(cache: Path, monkeypatch):
+def test_each_pyspark_has_one_home_and_a_process_without_a_cache_its_own(cache: Path, monkeypatch):
     homes = []
     for _ in range(2):
         monkeypatch.delenv("SPARK_HOME", raising=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import lacking
+import prerequisites
 from acktree.console.devbroker import ports
 from spark.tester import DEADLINE_S, StageTester
 
@@ -25,7 +25,7 @@ BIG, SMALL = 4_000, 1_000
 @pytest.fixture
 def tester(bootstrap: str, unique: str, tmp_path: Path) -> Iterator[StageTester]:
     if not all(find_spec(name) for name in ("grpc", "grpc_status", "google.rpc", "zstandard")):
-        lacking.give_up("no Spark Connect to test with: install the extra 'connect'")
+        prerequisites.give_up("no Spark Connect to test with: install the extra 'connect'")
     made = StageTester(None, bootstrap, unique, tmp_path)
     made.send([f"{n} x" for n in range(BIG - 1)] + ["fatal"])
     made.send([f"-{n}" for n in range(SMALL)], partition=1)
@@ -67,7 +67,7 @@ def job(tester: StageTester, remote: str) -> tuple[str, ...]:
     return str(HERE / "connect_job.py"), remote, tester.bootstrap, tester.name, place
 
 
-def test_a_word_count_through_connect_is_exact_although_its_server_was_killed(tester: StageTester) -> None:
+def test_a_word_count_through_connect_is_exact_even_if_its_server_is_killed(tester: StageTester) -> None:
     """It dies once one task is committed, another one is half way, and Spark has logged neither."""
     crash = {"CRASH_WHO": "driver", "CRASH_POINT": "another task is committed"}
     crash |= {"CRASH_BOOTSTRAP": tester.bootstrap, "CRASH_TOPOLOGY": tester.name}

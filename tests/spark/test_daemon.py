@@ -64,7 +64,7 @@ def test_workers_of_another_interpreter_find_pyspark_where_spark_has_it(monkeypa
         assert "SPARK_HOME" not in os.environ
 
 
-def test_the_home_has_no_zip_files_and_is_no_other_sparks(monkeypatch: pytest.MonkeyPatch):
+def test_the_home_has_no_zip_files_and_is_not_another_sparks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     with plain_files():

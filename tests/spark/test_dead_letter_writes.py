@@ -42,7 +42,7 @@ def dead_letters(t: SpoutTester) -> list[Message]:
 
 
 @pytest.mark.virtual
-def test_a_dead_letter_waits_for_no_report_that_its_topic_does_not_take(
+def test_a_dead_letter_does_not_wait_for_a_report_that_cannot_be_written(
     spout: Callable[..., SpoutTester], simulation: Simulation
 ) -> None:
     t = spout(records=0, max_attempts=1)
@@ -52,7 +52,7 @@ def test_a_dead_letter_waits_for_no_report_that_its_topic_does_not_take(
     assert len(dead_letters(t)) == 1
 
 
-def test_a_record_that_its_topic_takes_becomes_a_dead_letter_where_that_topic_takes_more(
+def test_a_large_record_becomes_a_dead_letter_where_that_topic_accepts_more(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0, max_attempts=1)
@@ -65,7 +65,7 @@ def test_a_record_that_its_topic_takes_becomes_a_dead_letter_where_that_topic_ta
 
 
 @pytest.mark.parametrize("where", ["value", "headers"])
-def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_without_its_content(
+def test_a_record_too_large_for_a_dead_letter_is_named_there_without_its_content(
     spout: Callable[..., SpoutTester], where: str
 ) -> None:
     t = spout(records=0, max_attempts=1)
@@ -79,7 +79,7 @@ def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_withou
     assert b"see the origin" in headers[LEFT_OUT]
 
 
-def test_where_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[..., SpoutTester]) -> None:
+def test_if_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=0, max_attempts=1)
     t.limit("dead-letter", 100)
     give_up(t, b"x")
@@ -89,7 +89,7 @@ def test_where_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[
         t.until(lambda: False)
 
 
-def test_a_record_that_was_rejected_is_not_emitted_again_where_its_dead_letter_could_not_be_made(
+def test_a_rejected_record_is_not_emitted_again_if_its_dead_letter_cannot_be_made(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query fails, and Spark closes the driver: what that commits does not hold the result half."""

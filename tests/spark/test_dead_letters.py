@@ -13,7 +13,7 @@ from acktree.console.page.serving.frame import PageSettings
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.wire.control_records import Cause
 from spark.spouts import SpoutTester
-from unreadable import write_with_bad_name
+from unreadable_headers import write_with_bad_name
 
 WITH_NULLS = [("null", None), ("empty", b""), ("acktree-note", None), ("text", b"yes")]
 

@@ -101,7 +101,7 @@ def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_tw
     assert (len(tester.inits), tester.failed, tester.committed()) == (RECORDS, {}, [RECORDS, 0])
 
 
-def test_a_batch_is_refused_whose_function_ends_before_all_its_rows_are_read(tester: StageTester) -> None:
+def test_a_batch_whose_function_ends_before_reading_all_its_rows_is_refused(tester: StageTester) -> None:
     """There are more than Spark reads ahead of a function: a batch, and what the sockets hold."""
     tester.send([value * 5 for value in VALUES])
     start(tester, lambda rows: same(rows).mapInArrow(first_batch_only, declared.SCHEMA))
@@ -111,7 +111,7 @@ def test_a_batch_is_refused_whose_function_ends_before_all_its_rows_are_read(tes
     assert (tester.inits, tester.tuples, tester.committed()) == ({}, [], [0, 0])
 
 
-def test_rows_that_a_function_leaves_when_all_are_read_are_filtered_out(tester: StageTester) -> None:
+def test_rows_that_a_function_drops_after_reading_all_are_filtered_out(tester: StageTester) -> None:
     """A full batch of Arrow and a small one, which Spark reads ahead while the function waits."""
     texts = [f"{number:06d}" for number in range(ARROW_BATCH + 50)]
     tester.send(texts)

@@ -85,7 +85,7 @@ def test_a_join_that_is_not_a_broadcast_is_refused_before_the_query_starts(
         start(tester, lambda rows: same(JOINS[join](rows, table)))
 
 
-def test_a_writer_whose_joins_nobody_has_checked_is_refused(tester: StageTester) -> None:
+def test_a_writer_with_unchecked_joins_is_refused(tester: StageTester) -> None:
     tester.send(["a"])
     writer = same(lines(tester)).writeStream.format(FORMAT).options(**options(tester))
     tester.query = writer.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
@@ -107,7 +107,7 @@ def test_a_plan_that_reads_nothing_is_refused_when_its_batch_has_ended(tester: S
     check_refused(tester, r"were read by another task|no proof")
 
 
-def test_a_batch_that_something_else_has_written_is_not_taken_for_written(tester: StageTester) -> None:
+def test_a_batch_written_by_something_else_is_not_taken_for_written(tester: StageTester) -> None:
     """Spark says that it has ended; at the next start, too."""
     send(tester)
     for _ in range(2):
@@ -190,9 +190,7 @@ def test_mistakes_are_refused_in_one_sentence_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["retry", "retry_after_s"])
-def test_what_says_how_a_row_fails_is_refused_without_its_reason_before_the_query_starts(
-    tester: StageTester, name: str
-) -> None:
+def test_a_column_about_failed_rows_is_refused_without_a_column_fail(tester: StageTester, name: str) -> None:
     with pytest.raises(
         BadColumn, match=rf"topic '{tester.name}.a' have a column '{name}' and no column 'fail'"
     ):

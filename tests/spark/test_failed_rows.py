@@ -82,7 +82,7 @@ PLANS = [in_one_pass, in_two_passes, declared_narrow, row_by_row]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", PLANS)
-def test_each_failed_row_says_when_and_a_wrong_value_fails_its_row_plainly_and_no_other(
+def test_each_failed_row_says_when_to_retry_and_a_wrong_value_fails_only_its_row(
     tester: StageTester, start: Callable[[StageTester], None]
 ) -> None:
     tester.send([*SAID])
@@ -253,7 +253,9 @@ SPOUTS: dict[str, tuple[Plan, dict[str, str]]] = {
     "plan", ["one pass", *(pytest.param(name, marks=pytest.mark.slow) for name in ("two passes", "declared"))]
 )
 @pytest.mark.promise("one source record that always fails … that a bolt or stage delays")
-def test_a_spouts_row_is_rejected_at_once_or_emitted_again_after_its_delay(whole: Whole, plan: str) -> None:
+def test_a_spouts_row_is_rejected_immediately_or_emitted_again_after_its_delay(
+    whole: Whole, plan: str
+) -> None:
     whole.set_up()
     refusing, options = SPOUTS[plan]
     whole.run(refusing, same, of_spout=options)
@@ -262,7 +264,7 @@ def test_a_spouts_row_is_rejected_at_once_or_emitted_again_after_its_delay(whole
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["one pass", "two passes"])
-def test_a_bolts_row_is_rejected_at_once_or_its_record_emitted_again_after_its_delay(
+def test_a_bolts_row_is_rejected_immediately_or_its_record_replayed_after_its_delay(
     whole: Whole, plan: str
 ) -> None:
     whole.set_up()
@@ -272,9 +274,7 @@ def test_a_bolts_row_is_rejected_at_once_or_its_record_emitted_again_after_its_d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["spout", "bolt"])
-def test_of_a_block_with_a_rejected_row_the_record_alone_becomes_a_dead_letter(
-    whole: Whole, role: str
-) -> None:
+def test_only_the_record_of_a_rejected_row_in_a_block_becomes_a_dead_letter(whole: Whole, role: str) -> None:
     whole.set_up(block=100)
     whole.run(*((refuse, same) if role == "spout" else (same, refuse)))
     assert whole.dead_letters() == {POISON: ("1", "REJECTED", "poison row")}

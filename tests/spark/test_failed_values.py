@@ -57,7 +57,7 @@ def test_the_tuple_is_read_by_its_coordinates(spout: Callable[..., SpoutTester])
     ("case", "note"),
     [("another root", b"another record"), ("not there yet", b"not read"), ("no topic", b"not read")],
 )
-def test_a_value_that_cannot_be_read_is_said_and_keeps_no_dead_letter_back(
+def test_an_unreadable_value_is_mentioned_and_holds_no_dead_letter_back(
     spout: Callable[..., SpoutTester], case: str, note: bytes
 ) -> None:
     t = spout(records=1, max_attempts=1)

@@ -142,7 +142,7 @@ def test_anchors_of_many_tuples_equal_those_of_single_ones(bootstrap: str, topic
     check()
 
 
-def test_many_tuples_of_unknown_versions_cost_one_look_at_the_registry(
+def test_many_tuples_of_unknown_versions_cost_one_registry_lookup(
     bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anchors = BoltAnchors(bootstrap, topic.partition(".")[0], "other", {})

@@ -40,7 +40,7 @@ def taken_over(made: PartitionLedger, at_s: float) -> PartitionLedger:
     return ledger_of(state_of(made, at_s + 1.0), POLICY, 1.0)
 
 
-def test_of_a_record_that_is_emitted_once_only_its_age_is_reported() -> None:
+def test_only_the_age_of_a_record_emitted_once_is_reported() -> None:
     assert figures(ledger(), 105.0) == {"held_s": 5.0}
     assert figures(PartitionLedger(0, 0, 1, POLICY), 105.0) == {"held_s": 0.0}
 
@@ -53,7 +53,7 @@ def test_a_replay_makes_no_record_younger_and_is_counted() -> None:
     assert figures(made, 140.0) == {"held_s": 40.0, "emissions": 2}
 
 
-def test_what_is_overdue_keeps_its_age() -> None:
+def test_an_overdue_record_keeps_its_age() -> None:
     made = ledger()
     made.emit(20, 100, 200.0, 1)
     assert made.fail_overdue(300.0, 400.0, 100) == 20
@@ -73,7 +73,7 @@ def test_a_driver_that_takes_over_makes_no_record_younger() -> None:
     assert figures(again, 5.0) == {"held_s": 85.0}
 
 
-def test_of_what_is_behind_the_frontier_at_a_start_the_age_is_a_lower_bound() -> None:
+def test_at_a_start_the_age_of_records_behind_the_frontier_is_a_lower_bound() -> None:
     later = taken_over(ledger(), 150.0)
     later.finish(0, 4)
     assert figures(later, 10.0) == {"held_s": 9.0, "held_longer": 1}
@@ -83,13 +83,13 @@ def test_of_what_is_behind_the_frontier_at_a_start_the_age_is_a_lower_bound() ->
     assert figures(later, 10.0) == {"held_s": 8.0}, "nobody can have emitted that before"
 
 
-def test_an_emission_that_another_clock_has_later_than_now_is_of_now() -> None:
+def test_an_emission_dated_in_the_future_by_another_clock_counts_as_now() -> None:
     made = ledger()
     made.restore_first_emission(FirstEmission(0, 120.0, is_first=True))
     assert figures(made, 110.0) == {"held_s": 0.0}
 
 
-def test_a_renewed_run_keeps_the_age_and_knows_no_first_emission_of_what_is_behind() -> None:
+def test_a_renewed_run_keeps_the_age_and_knows_no_first_emission_of_records_behind() -> None:
     made = ledger()
     made.renew(2)
     made.emit(10, 100, 150.0, 2)

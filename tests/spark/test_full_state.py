@@ -24,7 +24,7 @@ def state_topic(t: SpoutTester) -> StateTopic:
 
 
 @pytest.mark.real
-def test_a_state_topic_takes_a_state_of_its_limit_and_of_a_larger_one_it_says_what_to_raise(
+def test_a_state_at_the_limit_is_written_and_a_larger_one_says_what_to_raise(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0)
@@ -39,7 +39,7 @@ def test_a_state_topic_takes_a_state_of_its_limit_and_of_a_larger_one_it_says_wh
     topic.commit({b"lines/3/an-id": b"after"})
 
 
-def test_nothing_is_lost_of_a_state_that_its_topic_does_not_take_until_its_limit_is_raised(
+def test_a_state_too_large_for_its_topic_loses_nothing_until_the_limit_is_raised(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=4_000, max_pending=10_000)
@@ -83,7 +83,9 @@ def test_a_commit_with_more_records_than_the_queue_of_the_client_holds_waits_for
 
 
 @pytest.mark.real
-def test_what_the_broker_refuses_while_the_queue_is_full_is_named(spout: Callable[..., SpoutTester]) -> None:
+def test_a_record_that_the_broker_refuses_while_the_queue_is_full_is_named(
+    spout: Callable[..., SpoutTester],
+) -> None:
     """The client takes no more records for the transaction then, as if it were fenced."""
     t = spout(records=0)
     t.driver.close()
@@ -103,7 +105,7 @@ def test_what_the_broker_refuses_while_the_queue_is_full_is_named(spout: Callabl
     topic.commit({key.encode(): b"small" for key in small})
 
 
-def test_a_dead_letter_that_is_too_large_is_shortened_though_the_queue_is_full(
+def test_a_dead_letter_that_is_too_large_is_shortened_even_if_the_queue_is_full(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0, max_attempts=1, partitions=PARTITIONS, options=SMALL_QUEUE)
@@ -118,7 +120,7 @@ def test_a_dead_letter_that_is_too_large_is_shortened_though_the_queue_is_full(
 
 
 @pytest.mark.virtual
-def test_a_full_queue_is_waited_for_while_the_broker_takes_nothing(
+def test_a_commit_waits_for_a_full_queue_while_the_broker_accepts_nothing(
     spout: Callable[..., SpoutTester], simulation: Simulation
 ) -> None:
     t = spout(records=0, partitions=PARTITIONS, options=SMALL_QUEUE)

@@ -77,7 +77,7 @@ def to_its_group(process: subprocess.Popen[bytes], number: signal.Signals) -> No
         pytest.param(to_its_group, signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_that_is_stopped_has_said_that_it_was_ready_and_what_the_user_prints(
+def test_a_stopped_run_has_printed_that_it_was_ready_and_the_users_output(
     bootstrap: str,
     unique: str,
     tmp_path: Path,

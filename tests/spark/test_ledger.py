@@ -52,7 +52,7 @@ def test_one_hole_holds_the_frontier_and_nothing_else() -> None:
     assert runs(led.done, led.frontier, 5) == [(4, 10)]
 
 
-def test_a_second_ack_and_an_ack_below_the_frontier_are_no_ops() -> None:
+def test_a_second_ack_and_an_ack_below_the_frontier_change_nothing() -> None:
     led = ledger()
     assert ack(led, 0, 5) == 2
     assert ack(led, 0, 5) == 0
@@ -73,7 +73,7 @@ def test_an_ack_of_any_generation_counts() -> None:
     assert not led.is_open(FIRST, 4)
 
 
-def test_a_failure_is_due_after_its_back_off_under_a_generation_of_its_own() -> None:
+def test_a_failure_is_due_after_its_back_off_under_a_new_generation() -> None:
     led = ledger()
     assert led.failed(FIRST, 4, 100.0, counts=True) == [(4, FailureOutcome.RETRY)]
     assert led.retries.emit_due(100.9, run=1, limit=10) == []
@@ -114,7 +114,7 @@ def test_each_failed_attempt_counts_once_until_none_is_left() -> None:
     ]
 
 
-def test_the_sixteenth_replay_of_a_record_counts_though_its_generation_is_that_of_a_first_emission() -> None:
+def test_the_sixteenth_replay_counts_despite_its_generation_of_a_first_emission() -> None:
     led = ledger()
     led.policy = RetryPolicy(initial_s=1, max_s=60, max_attempts=20)
     generation, now_s, run, counted = FIRST, 0.0, 1, 0
@@ -206,7 +206,7 @@ def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> 
     assert ack(led, *range(4, 10)) == 6
 
 
-def test_an_emission_without_a_result_is_replayed_when_its_control_records_have_expired() -> None:
+def test_an_emission_without_a_result_is_replayed_once_its_control_records_expired() -> None:
     led = ledger(4)
     led.emit(6, 100, 50.0, 1)
     ack(led, 0, 2)

@@ -32,7 +32,7 @@ def test_anything_else_is_never_taken_for_a_handle():
         find_handle([1, 2, 3])
 
 
-def test_a_compiled_loop_that_is_imported_past_its_loader_raises_instead_of_ending_the_process():
+def test_importing_a_compiled_loop_past_its_loader_raises_and_does_not_abort():
     """Where LLVM does not know a function, it aborts with the next code that is compiled."""
     script = """
 import importlib

@@ -96,7 +96,7 @@ def test_acks_of_emissions_before_the_state_was_lost_do_not_count(spout: Callabl
     assert t.count("completed") == 3
 
 
-def test_what_a_state_from_a_backup_has_not_done_is_emitted_again(
+def test_records_not_done_in_a_state_from_a_backup_are_emitted_again(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not know which runs were used since."""
@@ -205,7 +205,7 @@ def test_without_offsets_and_checkpoint_only_the_last_batch_is_emitted_again(
     t.until(lambda: t.committed() == 5)
 
 
-def test_without_state_offsets_and_checkpoint_no_ack_of_an_earlier_emission_finishes_a_new_one(
+def test_without_state_offsets_and_checkpoint_no_earlier_ack_finishes_a_new_emission(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results of the forgotten runs still come in: a tree of theirs was open when all was deleted."""

@@ -42,7 +42,7 @@ def finish_two_of_ten(t: SpoutTester) -> None:
 
 @pytest.mark.promise("a spout's state topic")
 @pytest.mark.real
-def test_a_spout_whose_state_is_lost_continues_at_the_offsets_that_its_drivers_committed(
+def test_a_spout_whose_state_is_lost_continues_at_its_drivers_committed_offsets(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0)
@@ -103,7 +103,7 @@ def test_a_damaged_bitmap_of_a_partition_stops_the_spout_with_its_coordinates(
         t.start()
 
 
-def test_a_spout_that_was_one_in_python_starts_without_a_state(spout: Callable[..., SpoutTester]) -> None:
+def test_a_spout_that_was_a_python_spout_starts_without_a_state(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3)
     t.driver.close()
     t.write_state(task_key(0), encode_task_state(TaskState(7, "host/1", 7, 9)))
@@ -112,7 +112,7 @@ def test_a_spout_that_was_one_in_python_starts_without_a_state(spout: Callable[.
     assert t.spout_state().term < 7
 
 
-def test_a_driver_that_fails_half_way_in_its_start_leaves_the_state_as_it_is(
+def test_a_driver_that_fails_during_its_start_leaves_the_state_unchanged(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark closes it, and starts another one; what the first has restored is not lost with it."""
@@ -137,7 +137,9 @@ def test_a_driver_that_fails_half_way_in_its_start_leaves_the_state_as_it_is(
 
 @pytest.mark.promise("a second driver of a spout starts")
 @pytest.mark.real
-def test_the_older_of_two_drivers_stops_and_the_newer_one_goes_on(spout: Callable[..., SpoutTester]) -> None:
+def test_the_older_of_two_drivers_stops_and_the_newer_one_continues(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     older = t.driver

@@ -44,7 +44,7 @@ def test_an_offset_set_back_while_the_state_is_committed_is_obeyed(
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def test_an_offset_that_somebody_sets_forward_skips_nothing(
+def test_an_offset_set_forward_skips_nothing(
     spout: Callable[..., SpoutTester], caplog: pytest.LogCaptureFixture
 ) -> None:
     t = spout(records=10)
@@ -59,7 +59,7 @@ def test_an_offset_that_somebody_sets_forward_skips_nothing(
 
 
 @pytest.mark.parametrize("checkpoint", ["kept", "lost"])
-def test_an_offset_that_somebody_sets_forward_while_stopped_skips_nothing(
+def test_an_offset_set_forward_while_stopped_skips_nothing(
     spout: Callable[..., SpoutTester], checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     t = spout(records=10)
@@ -78,7 +78,7 @@ def test_an_offset_that_somebody_sets_forward_while_stopped_skips_nothing(
 
 
 @pytest.mark.parametrize("is_allowed", [False, True])
-def test_an_offset_that_somebody_sets_where_the_state_is_lost_skips_nothing_unless_that_is_allowed(
+def test_an_offset_set_after_the_state_is_lost_skips_nothing_unless_allowed(
     spout: Callable[..., SpoutTester], is_allowed: bool
 ) -> None:
     t = spout(records=10)
@@ -106,7 +106,7 @@ def stray_consumer(t: SpoutTester) -> Consumer:
 
 @pytest.mark.promise("a stray consumer joins a spout's group")
 @pytest.mark.real
-def test_a_stray_consumer_in_the_group_stops_nothing_for_good_and_skips_nothing(
+def test_a_stray_consumer_in_the_group_stops_nothing_permanently_and_skips_nothing(
     spout: Callable[..., SpoutTester], caplog: pytest.LogCaptureFixture
 ) -> None:
     t = spout(records=10, max_pending=5)
@@ -146,7 +146,7 @@ def test_a_driver_waits_at_its_start_until_a_stray_consumer_has_left(
 
 
 @pytest.mark.parametrize("untracked", [{"options": {"complete": "batch"}}, {"ackers": 0}], ids=str)
-def test_a_rewind_during_a_batch_is_obeyed_where_records_are_done_with_their_batch(
+def test_a_rewind_during_a_batch_is_applied_where_records_are_done_with_their_batch(
     spout: Callable[..., SpoutTester], untracked: dict[str, object]
 ) -> None:
     t = spout(records=10, **untracked)

@@ -48,7 +48,7 @@ def run_by_hand(t: SpoutTester) -> list[Root]:
 @pytest.mark.real
 @pytest.mark.promise("Spark's checkpoint … is not the newest one")
 @pytest.mark.parametrize("block", [1, 10])
-def test_after_a_run_by_hand_without_the_checkpoint_every_record_is_done_by_its_own_ack(
+def test_after_a_manual_run_without_the_checkpoint_each_record_needs_its_own_ack(
     spout: Callable[..., SpoutTester], block: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     t = spout(records=RECORDS, block=block)
@@ -97,7 +97,7 @@ def test_a_restored_checkpoint_of_the_same_driver_is_an_older_one(
     t.until(lambda: t.committed() == RECORDS)
 
 
-def test_the_newest_checkpoint_is_believed_after_a_crash(spout: Callable[..., SpoutTester]) -> None:
+def test_the_newest_checkpoint_is_trusted_after_a_crash(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=RECORDS)
     first = t.next_batch(limit=50)
     t.start()  # after a crash: no commit knows of that batch

@@ -61,7 +61,7 @@ def test_a_record_is_read_at_its_offset_and_an_expired_one_is_missing(
 
 @pytest.mark.parametrize("behind", [0, 2])
 @both_readers
-def test_nothing_is_known_of_a_record_beyond_the_end_of_the_log(
+def test_a_record_beyond_the_end_of_the_log_is_unknown(
     kafka: str, unique: str, reset: str, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that lags behind the one before it looks like this, for a moment."""

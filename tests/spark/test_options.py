@@ -52,7 +52,7 @@ def fields(found: SourceOptions) -> dict[str, Any]:
     return {name: getattr(found, name) for name in OF_TOPOLOGY}
 
 
-def test_every_option_of_the_topology_holds_where_the_start_gives_none():
+def test_every_option_of_the_topology_applies_where_the_start_gives_none():
     assert {key.replace("_", "") for key in SpoutSparkTable.model_fields} == {
         option.lower() for option in AT_START
     }
@@ -62,7 +62,7 @@ def test_every_option_of_the_topology_holds_where_the_start_gives_none():
 
 @pytest.mark.parametrize("option", AT_START)
 @pytest.mark.parametrize("written", [str, str.lower, str.upper])
-def test_an_option_of_the_start_comes_before_the_topologys(option: str, written: Any):
+def test_an_option_of_the_start_takes_precedence_over_the_topologys(option: str, written: Any):
     given, field, meaning = AT_START[option]
     found = options(parse_topology(TOPOLOGY), **{written(option): given})
     assert fields(found) == OF_TOPOLOGY | {field: meaning}
@@ -75,7 +75,7 @@ def test_without_a_table_the_defaults_of_the_topology_are_those_of_the_source():
     assert options(plain, spout="gone").spout == "gone"
 
 
-def test_the_columns_that_spark_knows_come_before_the_topologys():
+def test_the_columns_that_spark_knows_take_precedence_over_the_topologys():
     role = {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "lines"}
     found = SourceOptions.parse(role).with_headers(False).within(parse_topology(TOPOLOGY))
     assert not found.include_headers

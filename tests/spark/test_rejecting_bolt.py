@@ -81,7 +81,7 @@ def causes(t: SpoutTester, count: int) -> dict[int, tuple[str, str, str]]:
 
 @pytest.mark.real
 @pytest.mark.promise("one source record that always fails … that a bolt or stage rejects")
-def test_a_rejected_record_is_a_dead_letter_at_once_that_the_console_lists_with_its_cause(
+def test_a_rejected_record_is_immediately_a_dead_letter_listed_with_its_cause(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=4, max_attempts=5)
@@ -105,7 +105,7 @@ def test_a_rejected_record_is_a_dead_letter_at_once_that_the_console_lists_with_
     assert found["cause"] == "REJECTED"
 
 
-def test_of_ten_thousand_records_in_batches_that_raise_only_the_poison_fails(
+def test_only_the_poison_fails_of_ten_thousand_records_in_batches_that_raise(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=MANY, max_pending=MANY, max_attempts=3)

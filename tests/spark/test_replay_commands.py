@@ -46,7 +46,7 @@ def test_a_done_range_is_emitted_again_and_old_acks_do_not_finish_it(
     t.until(lambda: t.committed() == 10)
 
 
-def test_the_requested_part_of_a_range_in_flight_is_emitted_again_and_the_rest_stays_in_flight(
+def test_only_the_requested_part_of_a_range_in_flight_is_emitted_again(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)

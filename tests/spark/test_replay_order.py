@@ -46,7 +46,7 @@ def offsets(replays: list[Replays]) -> list[int]:
     return [offset for group in replays for offset in group.offsets]
 
 
-def test_of_what_is_due_the_lowest_offsets_are_emitted_first_whenever_they_failed():
+def test_the_lowest_due_offsets_are_emitted_first_whenever_they_failed():
     task = task_of(0, records=6)
     fail(task, 0, 4, 5, now_s=0.0)
     fail(task, 0, 0, 1, now_s=0.5)
@@ -65,7 +65,7 @@ def test_records_far_apart_fill_a_batch_sooner_because_each_costs_a_seek():
     assert far == list(range(5 * step, (5 + len(far)) * step, step))
 
 
-def test_what_fails_again_at_once_keeps_nothing_else_waiting():
+def test_records_that_fail_again_immediately_keep_no_others_waiting():
     task = task_of(0, records=6, initial_s=0.0)
     fail(task, 0, *range(6), now_s=0.0)
     emitted = []
@@ -91,20 +91,20 @@ def open_with_probes(probes: int) -> tuple[TaskLedger, float]:
     return task, now_s
 
 
-def test_each_probe_of_what_failed_is_another_record():
+def test_each_probe_of_failed_records_is_another_record():
     task, now_s = open_with_probes(3)
     _, replays = plan_probe([task], task.breaker, {0: 20}, 100, None, now_s + 1_000.0)
     assert offsets(replays) == [3]
 
 
-def test_after_a_breaker_has_closed_what_holds_the_frontier_is_emitted_first_though_it_was_probed():
+def test_after_a_breaker_closes_records_at_the_frontier_come_first_even_if_probed():
     task, now_s = open_with_probes(3)
     task.breaker.close(now_s)
     assert sorted(offsets(task.replay_due(now_s, 8))) == [0, 1, 2, 3, 4, 5, 6, 7]
     assert offsets(task.replay_due(now_s, 3)) == [8, 9, 10]
 
 
-def test_a_delay_that_a_bolt_has_asked_for_does_not_end_when_a_breaker_closes():
+def test_a_delay_requested_by_a_bolt_does_not_end_when_a_breaker_closes():
     task = task_of(0, records=3)
     task.breaker = Breaker(BreakerPolicy(max_consecutive=3))
     fail(task, 0, 0, now_s=0.0, retry_after_ms=30_000)
@@ -117,7 +117,7 @@ def test_a_delay_that_a_bolt_has_asked_for_does_not_end_when_a_breaker_closes():
 
 
 @pytest.mark.parametrize("many", [0, 1])
-def test_a_slot_in_which_much_fails_keeps_no_other_slot_waiting(many: int):
+def test_a_slot_with_many_failures_keeps_no_other_slot_waiting(many: int):
     task = task_of(0, 1, records=100)
     fail(task, many, *range(100), now_s=0.0)
     fail(task, 1 - many, 7, now_s=0.0)
@@ -168,7 +168,7 @@ def open_breaker(*tasks: TaskLedger) -> Breaker:
 
 
 @pytest.mark.parametrize("slots", [[(0, 1)], [(0,), (1,)]])
-def test_probes_go_to_every_slot_in_which_something_failed(slots: list[tuple[int, ...]]):
+def test_probes_go_to_every_slot_with_failures(slots: list[tuple[int, ...]]):
     """The few that have failed in one of them may be poison, and fail for ever."""
     tasks = [task_of(*each, number=number, records=100) for number, each in enumerate(slots)]
     for task in tasks:
@@ -179,7 +179,7 @@ def test_probes_go_to_every_slot_in_which_something_failed(slots: list[tuple[int
     assert {slot for slot, _ in probed} == {0, 1}
 
 
-def test_probes_go_to_every_slot_that_has_something_new():
+def test_probes_go_to_every_slot_with_new_records():
     task = task_of(0, 1, records=0)
     breaker = open_breaker(task)
     probed = [each for turn in range(1, 9) for each in probe([task], breaker, {0: 9, 1: 9}, 1_000.0 * turn)]
@@ -198,7 +198,7 @@ def test_a_slot_with_too_many_ranges_of_blocks_in_flight_is_probed_by_records_al
     assert probed == [[(0, behind)], [(0, behind + 1)], [(0, behind)], [(0, behind + 2)]]
 
 
-def test_where_no_new_record_has_room_a_probe_is_one_that_failed():
+def test_a_probe_is_a_failed_record_if_no_new_one_has_room():
     """What is in flight waits for a bolt that is away; a new probe would have to wait for it."""
     task = task_of(0, records=2)
     fail(task, 0, 0, now_s=1.0)

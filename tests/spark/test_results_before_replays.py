@@ -12,7 +12,7 @@ from spark.spouts import DEADLINE_S, SpoutTester
 pytestmark = pytest.mark.simulated
 
 
-def test_nothing_is_replayed_before_all_results_are_read_which_may_finish_it(
+def test_nothing_is_replayed_before_all_results_that_may_finish_it_are_read(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An acker that was cut off has failed a tree that the next one has finished."""
@@ -32,7 +32,7 @@ def test_nothing_is_replayed_before_all_results_are_read_which_may_finish_it(
     assert t.pending == 0
 
 
-def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached(
+def test_replays_continue_even_if_ackers_write_results_faster_than_they_are_read(
     spout: Callable[..., SpoutTester],
 ) -> None:
     """A consumer says that it is at the end only after a wait without records."""
@@ -51,7 +51,7 @@ def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached
 
 @pytest.mark.promise("control topics are kept for less time than an outage lasts (`control_retention_s`)")
 @pytest.mark.parametrize("has_failed", [False, pytest.param(True, marks=pytest.mark.real)])
-def test_what_is_in_flight_is_emitted_again_at_once_where_its_results_were_removed_unread(
+def test_records_whose_results_were_removed_unread_are_emitted_again_immediately(
     spout: Callable[..., SpoutTester], has_failed: bool
 ) -> None:
     """The driver was stopped, or paused, for longer than results are kept: no other one will come."""
@@ -78,7 +78,7 @@ def test_what_is_in_flight_is_emitted_again_at_once_where_its_results_were_remov
     assert t.next_batch() is None
 
 
-def test_a_start_emits_nothing_again_where_all_results_that_were_removed_had_been_read(
+def test_a_start_emits_nothing_again_if_all_removed_results_had_been_read(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=4)

@@ -29,7 +29,7 @@ def all_done(spout: Callable[..., SpoutTester]) -> SpoutTester:
 @pytest.mark.parametrize(
     ("target", "emitted"), [("earliest", [0, 1, 2, 3, 4]), ("3", [3, 4]), ("2h", [0, 1, 2, 3, 4])]
 )
-def test_a_running_driver_emits_again_what_was_rewound(
+def test_a_running_driver_emits_rewound_records_again(
     spout: Callable[..., SpoutTester], target: str, emitted: list[int]
 ) -> None:
     t = all_done(spout)
@@ -53,7 +53,7 @@ def test_a_spout_is_never_set_forward(spout: Callable[..., SpoutTester]) -> None
         assert rewind(t, *wrong).exit_code == 2
 
 
-def test_each_partition_goes_back_by_itself() -> None:
+def test_each_partition_is_rewound_separately() -> None:
     lines = [("lines", partition) for partition in range(4)]
     targets, frontiers = dict.fromkeys(lines, 10), {lines[0]: 30, lines[1]: 8, lines[2]: 30}
     plan = plan_rewind(published(), "lines", targets, {lines[2]: 20}, frontiers)

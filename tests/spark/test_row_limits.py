@@ -13,7 +13,7 @@ from spark.tester import StageTester
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def test_a_row_too_large_for_its_topic_fails_only_its_record_and_one_at_the_limit_is_written(
+def test_a_row_too_large_fails_only_its_record_and_one_at_the_limit_is_written(
     tester: StageTester,
 ) -> None:
     """The broker takes 1,048,588 bytes a batch; librdkafka's own limit of 1,000,000 is not the topic's."""

@@ -68,7 +68,7 @@ def test_a_short_error_passes_unchanged() -> None:
         with_short_errors(fail)()
 
 
-def test_a_shortened_error_begins_with_its_cause_and_does_not_look_like_an_interrupted_call() -> None:
+def test_a_shortened_error_begins_with_its_cause_and_does_not_look_interrupted() -> None:
     with pytest.raises(BatchFailed, match=r"Refused: no good") as raised:
         with_short_errors(refused)()
     assert len(str(raised.value)) < MAX_CHARS

@@ -52,5 +52,5 @@ def test_a_writer_is_refused_in_one_sentence_before_its_query_starts(mistake: st
         stream_writer(given, schema_of(schema), False)
 
 
-def test_a_writer_is_made_of_what_is_right() -> None:
+def test_a_writer_is_made_from_valid_options() -> None:
     assert stream_writer(GIVEN, schema_of(ROWS), False)

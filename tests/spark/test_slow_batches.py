@@ -61,7 +61,7 @@ def quick_and_slow(rows: DataFrame, released: Path) -> DataFrame:
 
 
 @pytest.mark.slow
-def test_a_bolts_stage_resets_timeouts_of_its_tuples_whether_its_plan_is_narrow_or_shuffled(
+def test_a_bolts_stage_resets_timeouts_of_its_tuples_in_narrow_and_shuffled_plans(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     with StageTester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:

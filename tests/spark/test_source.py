@@ -136,7 +136,7 @@ def test_without_stage_and_acker_several_topics_are_read_and_committed_by_batch(
     assert handoff_files() == before
 
 
-def test_a_query_that_began_with_nothing_to_read_and_crashed_in_its_first_batch_goes_on(
+def test_a_query_that_crashed_in_an_empty_first_batch_continues(
     tester: SourceTester,
 ) -> None:
     tester.run()
@@ -151,7 +151,7 @@ def test_a_query_that_began_with_nothing_to_read_and_crashed_in_its_first_batch_
     assert tester.committed()[0] == 1
 
 
-def test_options_of_the_topology_hold_at_the_next_start_and_those_of_the_start_come_first(
+def test_topology_options_apply_at_the_next_start_and_its_own_take_precedence(
     tester: SourceTester,
 ) -> None:
     tester.publish('{complete = "batch", include_headers = true, max_offsets_per_trigger = 3}')

@@ -95,7 +95,7 @@ def test_a_partition_that_is_added_is_found_published_and_read_from_its_beginnin
     assert t.place(f"{t.name}.source", 1).offset == 0
 
 
-def test_a_partition_that_is_found_takes_no_version_of_an_operator_back(
+def test_a_newly_found_partition_reverts_no_version_of_an_operator(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     t = spout(records=1)
@@ -171,7 +171,7 @@ def test_tasks_that_are_added_live_are_known_and_their_results_read(
     t.until(lambda: t.committed() == 4)
 
 
-def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., SpoutTester]) -> None:
+def test_limits_of_a_newer_version_apply_to_a_live_driver(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=1)
     emitted = t.emitted(t.next_batch())
     text = t.text.replace("max_attempts = 3", "max_attempts = 4")
@@ -207,7 +207,7 @@ def test_a_deleted_topic_stops_a_live_driver_with_a_clear_error(
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_recreated_topic_is_refused_at_the_start_though_it_was_published_again(
+def test_a_recreated_topic_is_refused_at_the_start_even_if_it_was_published_again(
     spout: Callable[..., SpoutTester], partitions: int
 ) -> None:
     """With fewer partitions than before, too: that is how a partition count shrinks."""
@@ -243,7 +243,7 @@ def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(
         until(lambda: bool(t.next_batch()))
 
 
-def test_a_recreated_topic_with_fewer_records_is_read_from_its_beginning_where_loss_is_allowed(
+def test_a_shorter_recreated_topic_is_read_from_its_beginning_if_loss_is_allowed(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5, options=FORGIVING)
@@ -262,7 +262,7 @@ def test_a_recreated_topic_with_fewer_records_is_read_from_its_beginning_where_l
     t.until(lambda: t.committed() == 2)
 
 
-def test_a_deleted_topic_is_an_error_where_its_end_is_asked_for(spout: Callable[..., SpoutTester]) -> None:
+def test_a_deleted_topic_is_an_error_where_its_end_is_read(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3)
     t.next_batch()
     t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
@@ -335,7 +335,7 @@ def read_alone(
 
 
 @pytest.mark.parametrize("offset", [4, 7])
-def test_a_batch_of_records_that_an_operator_has_skipped_ends_without_those_that_are_gone(
+def test_a_batch_of_skipped_records_ends_without_those_that_are_gone(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """Spark runs the batch that it has logged again; what the group's offset has passed is not lost."""
@@ -352,7 +352,7 @@ def test_a_batch_of_records_that_an_operator_has_skipped_ends_without_those_that
 
 
 @pytest.mark.parametrize(("at_once", "there"), [(10, [0, 1]), (5, [])])
-def test_a_batch_whose_topic_was_recreated_meanwhile_ends_where_loss_is_allowed(
+def test_a_batch_whose_topic_was_recreated_meanwhile_ends_if_loss_is_allowed(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
 ) -> None:
     """Spark reads the batch that it has logged before anything else, again and again until it ends."""
@@ -408,7 +408,7 @@ def test_an_offset_set_beyond_the_end_while_running_is_an_error(spout: Callable[
         t.until(lambda: bool(t.next_batch()))
 
 
-def test_acks_from_before_a_live_driver_reset_to_the_end_finish_nothing_beyond_it(
+def test_acks_from_before_a_live_drivers_reset_to_the_end_finish_nothing_beyond_it(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, options=FORGIVING | SKIPPING)
@@ -429,7 +429,7 @@ def test_acks_from_before_a_live_driver_reset_to_the_end_finish_nothing_beyond_i
 
 
 @pytest.mark.parametrize("frontier", [4, 10])
-def test_a_truncated_log_is_read_from_its_end_or_from_the_frontier_where_loss_is_allowed(
+def test_a_truncated_log_is_read_from_its_end_or_the_frontier_if_loss_is_allowed(
     spout: Callable[..., SpoutTester], frontier: int
 ) -> None:
     """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""

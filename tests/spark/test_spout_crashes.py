@@ -71,7 +71,7 @@ def ended_command() -> SpoutModel:
     return model
 
 
-def test_a_duplicate_result_of_a_finished_command_finishes_nothing_of_the_original_block() -> None:
+def test_a_duplicate_result_of_a_finished_command_finishes_nothing_of_the_block() -> None:
     model = ended_command()
     model.send_again(0)
     model.read()
@@ -94,7 +94,7 @@ def test_a_duplicate_result_of_a_command_finishes_nothing_in_the_next_driver_eit
     assert model.led.pending == 0
 
 
-def test_the_rest_of_a_failed_block_is_replayed_by_the_next_driver_too() -> None:
+def test_the_next_driver_also_replays_the_rest_of_a_failed_block() -> None:
     model = SmallModel()
     model.batch(5, 5, 0.0)
     model.command(0, 2)

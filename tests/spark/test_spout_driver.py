@@ -39,7 +39,7 @@ def test_a_record_is_committed_when_its_tree_is_done_and_not_before(
     assert t.result_position() == 2
 
 
-def test_a_restart_does_not_emit_again_what_is_in_flight_or_done(spout: Callable[..., SpoutTester]) -> None:
+def test_a_restart_emits_nothing_again_that_is_in_flight_or_done(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     t.send_result(acked=[emitted[7], emitted[2]])
@@ -62,7 +62,7 @@ def test_results_written_while_no_driver_ran_are_applied(spout: Callable[..., Sp
 
 @pytest.mark.promise("Spark's checkpoint")
 @pytest.mark.real
-def test_without_a_checkpoint_nothing_is_emitted_again_that_is_in_flight_or_done(
+def test_without_a_checkpoint_nothing_in_flight_or_done_is_emitted_again(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
@@ -151,7 +151,7 @@ def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable
     assert last_ms - first_ms >= 200_000, "of the driver's clock, which the test moves"
 
 
-def test_a_rejected_record_is_a_dead_letter_at_once_even_if_its_driver_dies_before_it_reads_that(
+def test_a_rejection_makes_a_dead_letter_even_if_the_driver_dies_before_reading_it(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=2)
@@ -202,7 +202,7 @@ def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(
 
 
 @pytest.mark.slow
-def test_attempts_survive_restarts_however_many_and_timeouts_that_did_not_count(
+def test_attempts_survive_any_number_of_restarts_and_timeouts_that_do_not_count(
     spout: Callable[..., SpoutTester],
 ) -> None:
     """The generation holds four bits of the emissions; the batch says how many of them counted."""
@@ -309,7 +309,7 @@ def test_a_commit_of_a_lower_term_is_overwritten(spout: Callable[..., SpoutTeste
     assert t.count("rewinds") == 0
 
 
-def test_a_state_that_is_lost_begins_anew_where_the_group_is(spout: Callable[..., SpoutTester]) -> None:
+def test_a_lost_state_begins_again_at_the_offsets_of_the_group(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     t.send_result(acked=emitted[:4])

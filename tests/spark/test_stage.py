@@ -97,7 +97,7 @@ def narrow(
         yield tester
 
 
-def test_every_root_has_one_init_that_closes_its_tree_and_records_without_rows_are_done(
+def test_every_root_has_one_init_and_records_without_rows_are_done(
     narrow: StageTester,
 ) -> None:
     first = inits(narrow, 0)
@@ -109,7 +109,7 @@ def test_every_root_has_one_init_that_closes_its_tree_and_records_without_rows_a
 
 
 @pytest.mark.promise("2")
-def test_a_failed_record_and_no_other_is_processed_again(narrow: StageTester) -> None:
+def test_only_a_failed_record_is_processed_again(narrow: StageTester) -> None:
     assert offsets(narrow, list(inits(narrow, 1))) == [(0, offset) for offset in (*FAILED_ONCE, *BAD)]
     assert not inits(narrow, 2)
     assert sum(value == b"d" for _, value, _ in narrow.tuples) == 50 + len(FAILED_ONCE)

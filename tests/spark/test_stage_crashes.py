@@ -24,7 +24,7 @@ from acktree.spark.stage import Stage, Transform
 from acktree.wire.ids import origin_of
 from producers.cluster import until
 from spark import crashing_jobs
-from spark.committed import times_committed
+from spark.commit_history import times_committed
 from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -179,7 +179,7 @@ def test_a_batch_whose_stage_spark_has_rerun_is_replayed_immediately(
     assert tester.committed() == [BIG, SMALL]
 
 
-def test_a_record_acked_before_its_batch_was_interrupted_is_done_and_the_others_are_replayed(
+def test_an_interrupted_batch_replays_only_records_that_were_not_acked_before(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     """The batch ends between its inits and Spark's log of it; run again it sends each root another init."""

@@ -29,7 +29,7 @@ def read_reports(t: SpoutTester) -> list[Report]:
     return reports
 
 
-def test_a_component_that_starts_says_so_every_few_seconds_and_then_no_more(
+def test_a_starting_component_says_so_every_few_seconds_until_it_has_started(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0)

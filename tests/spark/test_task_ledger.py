@@ -33,13 +33,13 @@ def attempts_after(message_timeout_s: float, acked_s: float | None, timed_out_s:
     ("message_timeout_s", "acked_s", "attempts"),
     [(30, 90, 1), (30, 60, 0), (30, None, 0), (0, 0, 1), (0, None, 0)],
 )
-def test_a_timeout_counts_if_something_was_acked_meanwhile_and_without_timeouts_ever(
+def test_a_timeout_counts_if_something_was_acked_and_always_with_timeouts_disabled(
     message_timeout_s: float, acked_s: float | None, attempts: int
 ) -> None:
     assert attempts_after(message_timeout_s, acked_s, timed_out_s=100) == attempts
 
 
-def test_the_time_records_are_pending_is_that_of_those_that_completed():
+def test_the_time_that_records_are_pending_is_that_of_completed_ones():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 1))
     task = TaskLedger(0, 1, {3: SourceSlot(3, "lines", 0, "id")}, {3: ledger}, 30.0)
 
@@ -82,7 +82,7 @@ def test_the_ages_of_offsets_are_those_of_their_first_emissions(
     assert sum(age_s * count for age_s, count in times.ages(BitMap64(left), now_s)) == total_s
 
 
-def test_what_a_task_has_failed_at_the_frontier_is_reported_with_its_next_attempt():
+def test_a_failed_record_at_the_frontier_is_reported_with_its_next_attempt():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(8, 60, 10))
     task = TaskLedger(0, 1, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 2}, 2, now_s=0)

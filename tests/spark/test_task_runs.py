@@ -28,7 +28,7 @@ def run_once(spark: SparkSession) -> TaskRuns:
     return runs
 
 
-def test_a_repetition_shows_where_spark_has_evicted_a_stage_and_not_where_tasks_ran_once(
+def test_an_evicted_stage_shows_a_repetition_and_tasks_that_ran_once_do_not(
     spark: SparkSession,
 ) -> None:
     runs = run_once(spark)

@@ -88,7 +88,7 @@ PLANS: dict[str, Transform] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
-def test_tuples_carry_the_trace_of_their_record_without_the_users_doing(tester: StageTester, plan: str):
+def test_tuples_carry_the_trace_of_their_record_without_user_code(tester: StageTester, plan: str):
     before = handoff_files()
     send(tester)
     tester.start(lambda rows: {f"{tester.name}.a": PLANS[plan](rows)})
@@ -120,7 +120,7 @@ def test_records_of_a_block_keep_their_own_traces(
         check(tester)
 
 
-def test_tuples_of_a_bolt_name_the_execution_and_a_header_of_the_users_wins(tester: StageTester):
+def test_tuples_of_a_bolt_name_the_execution_and_the_users_own_header_wins(tester: StageTester):
     def transform(rows: DataFrame) -> dict[str, DataFrame]:
         return {f"{tester.name}.a": PLANS["narrow"](rows)}
 

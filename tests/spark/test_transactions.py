@@ -278,7 +278,7 @@ def test_a_partition_that_never_appears_is_an_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [BatchTransaction, RecordTransaction])
-def test_records_are_written_once_though_the_broker_is_killed_meanwhile(
+def test_records_are_written_once_even_if_the_broker_is_killed_meanwhile(
     kind: type, own_broker: Callable[..., LocalBroker], unique: str
 ):
     broker = own_broker()

@@ -63,7 +63,7 @@ def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_tw
 
 
 @pytest.mark.slow
-def test_a_function_that_raises_once_before_a_shuffle_ends_in_whole_trees_only(tester: StageTester) -> None:
+def test_a_function_that_raises_once_before_a_shuffle_leaves_only_whole_trees(tester: StageTester) -> None:
     flag = tester.folder / "raised"
     tester.send(VALUES)
     tester.start(lambda rows: {f"{tester.name}.a": raising_once(rows, flag).repartition(2)})
@@ -75,7 +75,7 @@ def test_a_function_that_raises_once_before_a_shuffle_ends_in_whole_trees_only(t
 
 
 @pytest.mark.slow
-def test_a_function_that_raises_once_without_transactions_has_all_its_records_replayed(
+def test_without_transactions_a_function_that_raises_once_has_its_records_replayed(
     tester: StageTester,
 ) -> None:
     flag = tester.folder / "raised"
@@ -118,7 +118,7 @@ def test_a_bolts_function_that_raises_once_acks_no_tuple_whose_rows_are_not_writ
     assert (lost(tester, "c"), written(tester, "c").total()) == (0, RECORDS)
 
 
-def test_a_function_that_does_not_take_all_its_rows_is_refused_and_commits_nothing(
+def test_a_function_that_does_not_read_all_its_rows_is_refused_and_commits_nothing(
     tester: StageTester,
 ) -> None:
     """The records it never asked for would have no init: nothing would ever finish or replay them.

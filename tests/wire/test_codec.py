@@ -138,7 +138,7 @@ def test_a_result_is_plain_avro(acker: int, stack: str, acked: list[int], failed
     ],
     ids=str,
 )
-def test_a_fail_of_no_record_or_with_no_delay_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_fail_with_an_invalid_record_or_delay_is_refused(wrong: dict[str, Any]) -> None:
     place = {"topic": "t", "partition": 0, "offset": 0} | wrong.get("tuple", {})
     fail = {"root": fixed(1), "retry_after_ms": BACK_OFF, "reason": ""} | wrong | {"tuple": place}
     ack = {"task": "", "version": 1, "stack": "", "fails": [fail], "acks": [], "resets": []}
@@ -179,7 +179,7 @@ def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int
     assert (back.slot, back.spans, back.run) == (slot, spans, run)
 
 
-def test_an_absent_of_no_run_is_refused() -> None:
+def test_an_absent_with_an_invalid_run_is_refused() -> None:
     for run in (0, 256):
         with pytest.raises(MalformedRecord, match="run"):
             codec.decode_absent(codec.encode_absent(Absent(0, run, [Span(5, 6)])))

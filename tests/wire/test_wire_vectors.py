@@ -124,7 +124,7 @@ def as_ours(value: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("vector", VECTORS["record"], ids=lambda each: each["schema"])
-def test_records_mean_the_same_to_us(vector: dict[str, Any]):
+def test_records_mean_the_same_to_acktree(vector: dict[str, Any]):
     decode, encode = CODECS[vector["schema"]]
     decoded = decode(bytes.fromhex(vector["bytes"]))
     ours = {name: as_written(getattr(decoded, name)) for name in decoded.__slots__}
@@ -191,7 +191,7 @@ def as_stated(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("vector", VECTORS["state"], ids=lambda each: each["key"])
-def test_states_mean_the_same_to_us_and_to_an_avro_library(vector: dict[str, Any]):
+def test_states_mean_the_same_to_acktree_and_to_an_avro_library(vector: dict[str, Any]):
     decode, encode = STATES[vector["schema"]]
     data = bytes.fromhex(vector["bytes"])
     assert as_stated(decode(data)) | {"version": 1} == vector["value"]
@@ -219,7 +219,7 @@ def test_an_invalid_state_is_refused_as_a_whole(vector: dict[str, str], schema: 
 
 
 @pytest.mark.parametrize("schema", STATES)
-def test_each_byte_less_and_each_byte_more_of_a_state_is_refused(schema: str):
+def test_a_state_with_a_byte_missing_or_added_is_refused(schema: str):
     decode, _ = STATES[schema]
     for data in (bytes.fromhex(each["bytes"]) for each in VECTORS["state"] if each["schema"] == schema):
         for end in range(len(data)):
@@ -232,18 +232,18 @@ def test_each_byte_less_and_each_byte_more_of_a_state_is_refused(schema: str):
 @pytest.mark.parametrize(
     "key", [b"", b"spout", b"a/b", b"a/x/id", b"a/-1/id", b"/0/id", b"a/01/id", b"\xff/0/id"]
 )
-def test_a_key_that_is_none_of_a_slot_is_refused(key: bytes):
+def test_a_malformed_slot_key_is_refused(key: bytes):
     with pytest.raises(MalformedRecord):
         state_records.decode_slot_key(key)
 
 
 @pytest.mark.parametrize("vector", VECTORS["seal"], ids=lambda each: each["metadata"])
-def test_the_mark_of_a_committed_offset(vector: dict[str, Any]):
+def test_the_seal_of_a_committed_offset(vector: dict[str, Any]):
     seal = state_records.OffsetSeal(vector["term"], vector["topic_id"])
     assert seal.text(vector["offset"]) == vector["metadata"]
     assert state_records.seal_in(vector["metadata"], vector["offset"]) == seal
 
 
 @pytest.mark.parametrize("vector", VECTORS["no_mark"], ids=lambda each: each["why"])
-def test_an_offset_that_somebody_else_has_set_has_no_mark(vector: dict[str, Any]):
+def test_an_offset_set_by_another_client_has_no_seal(vector: dict[str, Any]):
     assert state_records.seal_in(vector["metadata"], vector["offset"]) is None

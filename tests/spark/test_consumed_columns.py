@@ -96,7 +96,7 @@ def rows_of(taken: FetchedColumns) -> list[tuple]:
     return list(zip(taken.offsets.tolist(), stamps, *columns, strict=True))
 
 
-def test_columns_hold_what_consume_gives(cluster: WorkerCluster, reading: Reading):
+def test_columns_hold_what_consume_returns(cluster: WorkerCluster, reading: Reading):
     producer = make_producer(producer_settings(cluster.bootstrap, {}))
     sent: list[int] = []
 

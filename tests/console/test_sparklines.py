@@ -25,14 +25,14 @@ def after(*looks):
     return history.lines().get("pending")
 
 
-def test_the_newest_look_is_last_and_the_time_before_the_first_is_not_known():
+def test_the_newest_observation_is_last_and_the_time_before_the_first_is_unknown():
     line = after((0, 4.0), (1, 5.0))
     assert len(line) == BUCKETS == SPAN_S / BUCKET_S
     assert line[-2:] == (4.0, 5.0)
     assert set(line[:-2]) == {None}
 
 
-def test_what_was_not_observed_is_a_gap_and_an_observed_zero_is_none():
+def test_unobserved_time_is_a_gap_and_an_observed_zero_is_not():
     assert after((0, 0.0), (1, None), (3, 2.0))[-4:] == (0.0, None, None, 2.0)
 
 
@@ -55,13 +55,13 @@ def test_memory_is_bounded_in_time_and_in_names():
     assert list(history.lines()) == ["lag of another"]
 
 
-def test_the_figures_are_those_of_the_status_and_an_unknown_rate_is_not_known():
+def test_the_figures_are_those_of_the_status_and_an_unknown_rate_stays_unknown():
     figures = figures_of(make_status(seen(published()), reported()))
     assert figures == {"pending": 3, "acked": None, "failed": None, "lag of count": 8, "lag of sum": 0}
     assert figures_of(make_status(seen(published()), Reports()))["pending"] is None
 
 
-def test_a_gap_parts_the_picture_and_all_of_it_is_inside():
+def test_a_gap_splits_the_picture_and_all_of_it_is_inside():
     spark = draw("pending", (None, 0.0, 3.0, None, 6.0, None, None, 1.0))
     assert spark.paths == ("M1.5,20 L2.5,11", "M4.5,2 h0.01", "M7.5,17 h0.01")
     (path,) = draw("pending", (5.0,) * BUCKETS).paths

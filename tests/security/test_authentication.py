@@ -154,7 +154,7 @@ def test_a_password_in_an_address_is_refused_on_the_command_line():
         ("sasl.username", "me"),
     ],
 )
-def test_what_is_no_secret_may_be_a_flag(key: str, value: str):
+def test_a_setting_that_is_not_secret_may_be_a_flag(key: str, value: str):
     assert client_properties({key: value}, {}, None) == {key: value}
 
 

@@ -156,7 +156,7 @@ def report_pending(secure: SecureBroker) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
-def test_a_viewer_of_a_topology_that_nobody_serves_sees_that_nothing_of_it_is_reported(looker: User):
+def test_a_viewer_sees_that_nothing_reports_in_a_topology_without_processes(looker: User):
     said = json.loads(looker.acktree(*LOOKS["describe"], "--format", "json").stdout)
     assert {each["kind"] for each in said["stuck"]} >= {"no-bolt", "no-spout", "no-acker"}
     assert (said["totals"]["pending"], len(said["unreported"])) == (None, 2)
@@ -251,7 +251,7 @@ def test_without_a_data_topic_the_trace_says_what_it_lacks(
 
 
 @pytest.mark.parametrize("kept", ["", "Describe"])
-def test_without_the_state_of_a_spout_the_trace_says_that_it_is_not_known_what_is_done(
+def test_without_a_spouts_state_the_trace_says_that_it_is_unknown_what_is_done(
     secure: SecureBroker, tmp_path: Path, kept: str
 ):
     taken = Right("topic", STATE, "Read")

@@ -53,7 +53,9 @@ def properties(function: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("function", ["token", "short"])
-def test_every_client_gets_in_with_tokens_of_the_function(secure: SecureBroker, unique: str, function: str):
+def test_every_client_authenticates_with_tokens_of_the_function(
+    secure: SecureBroker, unique: str, function: str
+):
     secure.admin.create_topics([NewTopic(unique, 1)])[unique].result()
     secure.allow(tokens.USER, [Right("topic", unique, "All"), Right("group", unique, "Read")])
     tokens.CALLS.clear()
@@ -72,7 +74,7 @@ def test_every_client_gets_in_with_tokens_of_the_function(secure: SecureBroker, 
     assert len(tokens.CALLS) >= 3
 
 
-def test_a_token_is_renewed_while_nobody_polls_the_client(secure: SecureBroker):
+def test_a_token_is_renewed_while_no_thread_polls_the_client(secure: SecureBroker):
     admin = make_admin(secure.open, properties("short"))
     while tokens.CALLED.acquire(blocking=False):
         pass
@@ -80,7 +82,7 @@ def test_a_token_is_renewed_while_nobody_polls_the_client(secure: SecureBroker):
     assert admin.list_topics(timeout=WAIT_S)
 
 
-def test_transactions_of_tasks_go_on_when_the_broker_ends_what_has_an_old_token(
+def test_transactions_of_tasks_survive_the_end_of_connections_with_an_old_token(
     secure: SecureBroker, unique: str
 ):
     """A broker with connections.max.reauth.ms closes a connection whose client does not renew its token."""
@@ -116,7 +118,7 @@ def test_transactions_of_tasks_go_on_when_the_broker_ends_what_has_an_old_token(
         pytest.param("wrong", "TypeError: it must return a str and a number", marks=pytest.mark.slow),
     ],
 )
-def test_a_function_without_a_token_is_one_sentence(
+def test_a_function_without_a_token_is_reported_in_one_sentence(
     secure: SecureBroker, tmp_path: Path, function: str, says: str
 ):
     for make in (
@@ -133,7 +135,7 @@ def test_a_function_without_a_token_is_one_sentence(
     assert f"error: no token from oauth_cb=security.tokens:{function}: {says}" in result.output
 
 
-def test_the_doctor_asks_with_a_token(secure: SecureBroker):
+def test_the_doctor_authenticates_with_a_token(secure: SecureBroker):
     user = properties("token")
     options = (part for key, value in user.items() for part in ("-X", f"{key}={value}"))
     result = CliRunner().invoke(main, ["doctor", "-b", secure.open, *options])

@@ -104,7 +104,7 @@ def test_wrong_passwords_and_untrusted_certificates_are_refused_without_naming_t
 
 
 @pytest.mark.parametrize("owner", [AIOKafkaProducer, AIOKafkaClient], ids=["stop", "stop and close"])
-def test_a_failure_is_reported_where_aiokafka_raises_the_cancellation_of_its_own_task(
+def test_a_failure_is_reported_even_if_aiokafka_raises_its_own_tasks_cancellation(
     secure: SecureBroker, unique: str, monkeypatch: pytest.MonkeyPatch, owner: type
 ):
     needed = tuple(each for each in NEEDED if each.operation != "Write" or each.resource != "topic")

@@ -40,7 +40,7 @@ class Spout:
     ("retry_after_ms", "age_s", "due_s"),
     [(0, 0, 0), (500, 0, 0.5), (100_000, 0, 100), (100_000, 40, 60), (100_000, 200, 0), (10**10, 0, 3600)],
 )
-def test_a_delay_takes_the_place_of_the_back_off(retry_after_ms: int, age_s: float, due_s: float) -> None:
+def test_a_delay_replaces_the_back_off(retry_after_ms: int, age_s: float, due_s: float) -> None:
     spout = Spout(3)
     spout.fail(1, retry_after_ms, now_s=50, age_s=age_s)
     if due_s:
@@ -78,7 +78,7 @@ def test_the_same_failure_for_older_spouts_changes_nothing(retry_after_ms: int) 
     assert spout.fail(0, BACK_OFF).failed == 0
 
 
-def test_the_records_of_a_rejected_block_are_emitted_again_at_once_each_alone() -> None:
+def test_the_records_of_a_rejected_block_are_emitted_again_immediately_each_alone() -> None:
     """It has five hundred records, of which the fourth is poison and the second is done."""
     spout = Spout(1_500, block=500)
     spout.ledger.finish(501, 502)
@@ -128,9 +128,7 @@ def model(records: int = 10) -> SpoutModel:
     return made
 
 
-def test_the_records_of_a_rejected_block_are_not_emitted_again_after_a_crash_right_after_their_batch() -> (
-    None
-):
+def test_records_of_a_rejected_block_are_not_emitted_twice_after_a_crash() -> None:
     made = model()
     made.says_when((FIRST, 5), NEVER)
     made.asked()
@@ -147,7 +145,7 @@ def test_the_records_of_a_rejected_block_are_not_emitted_again_after_a_crash_rig
     made.end()
 
 
-def test_a_rejected_block_is_taken_apart_again_by_a_driver_whose_batch_was_not_logged() -> None:
+def test_a_rejected_block_is_split_again_by_a_driver_whose_batch_was_not_logged() -> None:
     made = model()
     made.says_when((FIRST, 5), NEVER)
     made.asked()
@@ -161,7 +159,7 @@ def test_a_rejected_block_is_taken_apart_again_by_a_driver_whose_batch_was_not_l
     assert made.dead_letters == []
 
 
-def test_a_delay_goes_on_after_a_crash() -> None:
+def test_a_delay_continues_after_a_crash() -> None:
     made = model()
     made.says_when((FIRST, 0), 500_000)
     made.asked()

@@ -39,7 +39,7 @@ class KeepsWhatCame(BasicBolt):
             raise RetryLater(5, "closed")
 
 
-def test_a_rejected_record_is_a_dead_letter_at_once_and_a_delayed_one_comes_again():
+def test_a_rejected_record_becomes_a_dead_letter_and_a_delayed_one_is_replayed():
     keep = KeepsWhatCame()
     with TopologyTester(TOPOLOGY, bolts={"keep": lambda: keep}, stages={"lines": same}) as topology:
         for value in ("a", "poison", "busy"):
@@ -66,7 +66,7 @@ def refusing(row):
 seen: list[bytes] = []
 
 
-def test_a_row_of_a_stage_says_so_in_columns():
+def test_a_row_of_a_stage_is_rejected_or_delayed_by_its_columns():
     seen.clear()
     keep = KeepsWhatCame()
     with TopologyTester(TOPOLOGY, bolts={"keep": lambda: keep}, stages={"lines": refusing}) as topology:

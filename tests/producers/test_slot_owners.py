@@ -57,7 +57,9 @@ STARTS = {None: StateStart(1, 1), 0: StateStart(2, 1), 1: StateStart(3, 2), 2: S
         (2, 4, ["t.in", "t.in.0", "t.in.1"]),
     ],
 )
-def test_a_start_ends_whoever_may_hold_its_slots(task: int | None, latest: int, ended: list[str]) -> None:
+def test_a_start_ends_every_process_that_may_hold_its_slots(
+    task: int | None, latest: int, ended: list[str]
+) -> None:
     found = owners(task, latest).to_end(states(task, starts=dict(STARTS)), STARTS[None])
     assert found == ended
 
@@ -69,7 +71,7 @@ def test_a_task_gives_way_to_a_driver_that_has_started_since_its_process_began()
         owners(0, 2).to_end(states(0, starts=dict(STARTS)), StateStart(9, 1))
 
 
-def test_a_task_goes_on_from_its_own_state_and_keeps_all_in_flight() -> None:
+def test_a_task_continues_from_its_own_state_and_keeps_all_in_flight() -> None:
     read = states(
         1,
         range(1, 6, 2),
@@ -81,26 +83,26 @@ def test_a_task_goes_on_from_its_own_state_and_keeps_all_in_flight() -> None:
     assert [each for each in owners(1, 3).positions(read) if each.task == 1] == [TaskPosition(1, 8)]
 
 
-def test_a_task_goes_on_behind_a_driver_that_came_after_it() -> None:
+def test_a_task_continues_where_a_later_driver_ended() -> None:
     read = states(0, range(6), spout=state(8, 20, 1, t0=90), tasks={0: state(7, 3, 1, t0=10)})
     assert owners(0, 1).runs(read) == [20]
     assert owners(0, 1).moved(read, 21) == set()
     assert owners(0, 1).positions(read) == [TaskPosition(0, 90)]
 
 
-def test_what_other_tasks_had_is_emitted_again_under_a_run_that_is_new_to_them() -> None:
+def test_records_of_other_tasks_are_emitted_again_under_a_run_that_is_new_to_them() -> None:
     read = states(1, range(1, 6, 2), tasks={0: state(2, 40, 1, t0=30)})
     assert owners(1, 2).runs(read) == [40]
     assert owners(1, 2).moved(read, 41) == {KEYS[1], KEYS[3], KEYS[5]}
 
 
-def test_a_task_keeps_what_it_had_where_the_others_came_and_went() -> None:
+def test_a_task_keeps_its_records_in_flight_where_other_tasks_came_and_went() -> None:
     read = states(0, range(0, 6, 2), tasks={0: state(2, 40, 1, t0=30), 1: state(9, 3, 2, t1=1)})
     assert owners(0, 2).moved(read, freest_run([40])) == set()
     assert owners(0, 2).runs(read) == [40]
 
 
-def test_where_tasks_were_ever_dealt_otherwise_what_a_driver_had_in_flight_is_emitted_again() -> None:
+def test_a_drivers_records_in_flight_are_emitted_again_if_slots_ever_changed_tasks() -> None:
     read = states(0, range(0, 6, 2), spout=state(2, 40, 2, t0=30))
     assert owners(0, 2).moved(read, 41) == set()
     read = states(1, range(1, 6, 2), spout=state(2, 40, 2, t0=30))
@@ -123,7 +125,7 @@ def test_a_driver_takes_all_tasks_over_as_they_are() -> None:
     ]
 
 
-def test_a_slot_of_which_not_all_runs_count_is_emitted_again() -> None:
+def test_a_slot_whose_runs_do_not_all_count_is_emitted_again() -> None:
     read = states(None, range(6), tasks={0: state(3, 200, 2, t0=70), 1: state(4, 100, 2, t1=8)})
     for key in KEYS[::2]:
         read.slots[key] = SlotState(0, 0, 195, b"")
@@ -138,5 +140,5 @@ def test_the_first_task_of_all_has_no_run_before_it() -> None:
 
 
 @pytest.mark.parametrize(("runs", "free"), [([254], 255), ([255], 1), ([3, 4, 5], 6), ([250, 10], 11)])
-def test_a_run_is_the_one_that_was_not_used_for_longest(runs: list[int], free: int) -> None:
+def test_a_new_run_is_the_one_unused_for_longest(runs: list[int], free: int) -> None:
     assert freest_run(runs) == free

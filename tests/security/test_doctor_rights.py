@@ -38,7 +38,7 @@ def ask(address: str, *options: str) -> tuple[int, dict[str, dict[str, str]]]:
     return result.exit_code, {check["check"]: check for check in json.loads(result.stdout)["checks"]}
 
 
-def test_what_a_principal_may_not_ask_is_said_with_the_right_that_it_lacks(
+def test_a_question_that_a_principal_may_not_ask_names_the_missing_right(
     published: SecureBroker, tmp_path: Path
 ):
     published.add_user("onlooker")

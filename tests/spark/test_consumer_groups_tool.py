@@ -9,7 +9,7 @@ from functools import cache
 import jgo
 import pytest
 
-import lacking
+import prerequisites
 from acktree.console.devbroker.jars import KAFKA_VERSION
 from acktree.console.devbroker.java import MissingJava, find_java
 from spark.spouts import SpoutTester
@@ -29,7 +29,7 @@ def command() -> tuple[str, ...]:
         ]
         return (str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars)), TOOL)
     except (MissingJava, RuntimeError, OSError) as reason:
-        lacking.give_up(f"no kafka-consumer-groups to test with: {reason}")
+        prerequisites.give_up(f"no kafka-consumer-groups to test with: {reason}")
 
 
 def consumer_groups(t: SpoutTester, *arguments: str) -> str:
@@ -86,7 +86,7 @@ def test_a_reset_backwards_replays_exactly_the_rewound_range(
 
 
 @pytest.mark.slow
-def test_an_allowed_reset_forwards_skips_and_the_lag_it_prints_is_the_records_not_done(
+def test_an_allowed_reset_forwards_skips_and_the_lag_is_the_records_not_done(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=RECORDS, options={"allowSkip": "true"})
