@@ -3,7 +3,8 @@
     python benchmarks/spout_commits.py
 
 Every second record is done: so each partition has a gap behind each of them. A commit has changed all
-partitions; its bytes are those of the broker's logs, markers included. Invariant: what is timed is the driver's own call, on a real broker.
+partitions; its bytes are those of the broker's logs, markers included. Invariant: what is timed is the
+driver's own call, on a real broker.
 """
 
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def measure(kafka: Cluster, partitions: int, records: int, commits: int) -> tupl
         with _driver(kafka.bootstrap, name) as (_, start):
             pass
     commit_ms, cpu_ms = (1000 * median(getattr(one, of) for one in took) for of in ("wall_s", "cpu_s"))
-    return str(partitions), commit_ms, cpu_ms, commit_kb, 1000 * start.wall_s, len(np.arange(1, each, 2)) * partitions
+    gaps = len(np.arange(1, each, 2)) * partitions
+    return str(partitions), commit_ms, cpu_ms, commit_kb, 1000 * start.wall_s, gaps
 
 
 def _written_bytes(kafka: Cluster, name: str) -> int:
