@@ -299,7 +299,8 @@ def test_a_recreated_topic_stops_a_live_bolt_even_if_it_is_long_enough(bolt: Bol
         driver.service(0.0)
 
 
-@pytest.mark.promise("a second driver starts for the same bolt")
+@pytest.mark.real
+@pytest.mark.promise("a second driver of a bolt starts")
 def test_a_second_driver_of_a_bolt_fences_the_first(bolt: BoltTester):
     """Each tuple would be acked twice, and no tree would ever be done."""
     bolt.send(5)
