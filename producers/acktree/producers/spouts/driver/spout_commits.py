@@ -384,7 +384,7 @@ class SpoutCommits:
             self._viewed = (frontiers, positions)
 
     def commit_state(self) -> None:
-        """Commit all that has changed, without the group's offsets. Raises what ``StateTopic.commit`` raises."""
+        """Commit what has changed, without the group's offsets. Raises what ``StateTopic.commit`` raises."""
         if self._given is None:
             self._topic.check_fenced()
             self._store(self._records(self.planned))
