@@ -81,11 +81,11 @@ class WriteOnce:
         return cursor.rowcount == 1
 
     def forget(self, cursor: Cursor, spout: str, topic: str, partition: int, frontier: int) -> int:
-        """Delete the keys below a spout's committed offset; return how many.
+        """Delete the keys below an offset that the spout's group has committed; return how many.
 
-        Only a rewind, a replay command or the replay of a dead letter emits their records again.
-
-        This includes keys at the same offsets of former topics of the same name.
+        Not before the bolt's group has committed the ends that its topics had when that offset was read: a
+        worker that dies executes the inputs since its last commit again, though their records are done.
+        Keys at the same offsets of former topics of the same name go as well.
         """
         cursor.execute(self._delete, (f"{spout}/{topic}/{partition}", frontier))
         return cursor.rowcount

@@ -43,7 +43,7 @@ def replay(
     """Emit the records of TOPIC PARTITION again, from offset FROM up to, but not including, offset TO.
 
     They go through the whole tree again, done or pending; no record is copied. The spout's driver
-    executes the command within a second, or at its next start.
+    executes the command within half a second, or at its next start.
     """
     name = topology or _topology_of(bootstrap, topic, settings)
     cluster = Cluster(bootstrap, name, settings)

@@ -47,7 +47,7 @@ def rewind(
 ) -> None:
     """Move a spout of TOPOLOGY back: all records from there on are emitted again, done or not.
 
-    A partition only moves back, never forward. A running spout follows within a second, a stopped one at its
+    A partition only moves back, never forward. A running spout follows within half a second, a stopped one at its
     start. Kafka's own kafka-consumer-groups --reset-offsets does the same.
     """
     cluster = Cluster(bootstrap, topology, settings)
