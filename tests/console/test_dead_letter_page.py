@@ -46,7 +46,7 @@ def test_dead_letters_are_counted_and_filtered_by_reason_and_paged(listing):
     (older,) = re.findall('<a href="([^"]*)">older', bad.text)
     assert shown_by(listing.get(html.unescape(older))) == [each for each in range(120) if each % 3][50:]
     assert shown_by(listing.get("/dead-letters?contains=CITY&page=0")) == list(range(0, 120, 3))
-    assert "of the newest 120: there are older ones" in first.text
+    assert "only the newest 120 were read, there are older ones" in first.text
 
 
 def test_the_json_of_dead_letters_is_paged_and_counts_like_the_page(listing):

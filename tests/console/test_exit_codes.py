@@ -53,7 +53,7 @@ def test_pending_list_says_how_many_are_pending_and_how_to_see_what_one_waits_fo
     assert said[0].startswith("1 of 3 pending records are listed: ")
     assert said[1:3] == [
         "bolt count is 8 records behind",
-        "what one waits for: acktree trace --topology t orders 0 0",
+        "to see what the oldest one waits for: acktree trace --topology t orders 0 0",
     ]
     assert said[3].startswith("note: no acker has reported for ")
     nothing = make_status(seen(published()), Reports())

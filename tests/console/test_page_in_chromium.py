@@ -145,7 +145,7 @@ def test_the_indicator_is_red_and_says_since_when_and_why_the_figures_are_old(tm
         NO_ANSWER: state(a_status(), NO_ANSWER, 61.0),
         "the broker is slow to answer": state(a_status(), None, 61.0),
         "answers with an error, 502. The data below is from ": Response("", 502),
-        "The login has ended. The data below is from ": RedirectResponse("/login", 303),
+        "Your login has expired. The data below is from ": RedirectResponse("/login", 303),
     }
     script = INDICATOR.replace("LOOKS", str(2 * len(answers) - 1))
     in_turn = [each for answer in answers.values() for each in (answer, fresh)]
@@ -155,7 +155,7 @@ def test_the_indicator_is_red_and_says_since_when_and_why_the_figures_are_old(tm
     assert {look["text"] for look in looks if look["name"] == "live"} == {"live"}
     for reason, look in zip(list(answers)[1:], looks[2::2], strict=True):
         assert reason in look["banners"]
-        assert re.fullmatch(r"old since (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \S+", look["text"])
+        assert re.fullmatch(r"stale since (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \S+", look["text"])
         assert look["color"] == "rgb(181, 44, 35)"
 
 
@@ -195,4 +195,4 @@ def test_a_refresh_keeps_focus_scroll_selection_and_all_under_a_pressed_pointer(
 def test_the_indicator_dates_figures_that_are_not_from_today(tmp_path):
     with serving(Answers(state(a_status(), NO_ANSWER, 200_000.0)), INDICATOR.replace("LOOKS", "1")) as url:
         (look,) = visit(url, tmp_path)
-    assert re.fullmatch(r"old since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", look["text"])
+    assert re.fullmatch(r"stale since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", look["text"])

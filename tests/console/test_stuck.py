@@ -42,7 +42,7 @@ def test_a_stuck_worker_is_named_with_its_record_before_the_frontier_that_it_hol
     assert (first.kind, first.where) == ("stuck-worker", "count@host-7:4711-ab12")
     assert first.text == (
         "bolt count executes words/0/12 of source record lines/0/7, for 170 s; "
-        f"look: acktree trace --topology t --root {ROOT}"
+        f"see: acktree trace --topology t --root {ROOT}"
     )
     assert [each.kind for each in others] == ["held-frontier"]
 
@@ -96,7 +96,7 @@ def test_a_frontier_that_is_held_is_named_with_what_its_record_waits_for():
     (found,) = [each for each in stuck(SPOUT) if each.kind == "held-frontier"]
     assert (found.where, found.text) == (
         "lines/0",
-        "the frontier 5 has been held for 180 s; it is in flight; look: acktree trace --topology t lines 0 5",
+        "the frontier 5 has been held for 180 s; it is in flight; see: acktree trace --topology t lines 0 5",
     )
 
 

@@ -24,7 +24,8 @@ from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker import ports
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
-from deployment.test_monitoring import PROMETHEUS, dashboard_expressions, rules
+from deployment.test_monitoring import PROMETHEUS, dashboard_expressions
+from public_names import alert_rules
 
 pytestmark = [
     pytest.mark.slow,
@@ -219,6 +220,6 @@ def test_a_real_prometheus_answers_every_panel_of_the_dashboard(
     pipeline.until(is_answered, "answers")
     (group,) = ask(f"{prometheus}/rules")["groups"]
     assert {rule["name"]: rule["health"] for rule in group["rules"]} == dict.fromkeys(
-        (rule["alert"] for rule in rules()), "ok"
+        (rule["alert"] for rule in alert_rules()), "ok"
     )
     assert not [alert for rule in group["rules"] for alert in rule["alerts"] if alert["state"] == "firing"]

@@ -85,8 +85,8 @@ KINDS = [CarelessByHand, CarelessBasic, CarelessAsync, CarelessBatch, CarelessTa
 DOES = [
     (panics, "RustPanic: index out of bounds"),
     (waits_for_ever, "InvalidRetry: retry_after_s must be a number of seconds"),
-    (later, "BadHandler: execute returned a coroutine, which is never awaited: it did not run"),
-    (generates, "BadHandler: execute returned a generator, which is never iterated: it did not run"),
+    (later, "BadHandler: execute returned a coroutine, which is never awaited: subclass AsyncBolt"),
+    (generates, "BadHandler: execute returned a generator, which is never iterated: emit its items"),
 ]
 
 

@@ -85,5 +85,5 @@ def test_a_column_of_another_type_is_refused():
 
     with TopologyTester(TOPOLOGY, bolts={"keep": KeepsWhatCame}, stages={"lines": wrong}) as topology:
         topology.send("lines", "a")
-        with pytest.raises(Exception, match="a row with a retry that is no bool"):
+        with pytest.raises(Exception, match="a row with a retry that is not bool"):
             topology.run_until_done()

@@ -217,7 +217,8 @@ def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[...
     listed = json.loads(pending.output)
     assert [each["offset"] for each in listed["pending"]] == [0]
     assert listed["notes"] == [
-        "up to 10 records of spout in share a root in their first emission: that of the first of them"
+        "up to 10 records of spout in share a root in their first emission: "
+        "the root of the block's first record"
     ]
 
 

@@ -43,7 +43,7 @@ def counted(rows: DataFrame) -> DataFrame:
 
 SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "scanned twice": (lambda rows: same(rows).union(same(rows)), "reads the source more than once"),
-    "coalesced": (lambda rows: same(rows).coalesce(1), "task 0 reads what task 1 is to read"),
+    "coalesced": (lambda rows: same(rows).coalesce(1), "task 0 reads the records of read task 1"),
     "shuffled": (lambda rows: same(rows).repartition(3), "were read by another task"),
     "remembered": (lambda rows: same(rows.dropDuplicates(["value"])), "were read by another task"),
     "limited": (lambda rows: same(rows).limit(10), "were read by another task"),
@@ -114,7 +114,7 @@ def test_a_batch_written_by_something_else_is_not_taken_for_written(tester: Stag
         written = lines(tester).writeStream.format("noop")
         written = written.option("checkpointLocation", str(tester.folder / "checkpoint"))
         tester.query = declared.run(written)
-        check_refused(tester, f"group {tester.name}.in.stage has no proof that what 2 of its 2 tasks")
+        check_refused(tester, f"group {tester.name}.in.stage has no proof that 2 of its 2 tasks")
     tester.query = declared.write(tester, same(lines(tester)), folder="another checkpoint")
     tester.until_the_end()
     assert (len(tester.inits), tester.committed()) == (2 * RECORDS, [RECORDS, RECORDS])
@@ -123,7 +123,7 @@ def test_a_batch_written_by_something_else_is_not_taken_for_written(tester: Stag
 def test_two_sources_of_one_query_are_refused(tester: StageTester) -> None:
     send(tester)
     tester.query = declared.write(tester, same(lines(tester)).union(same(lines(tester))))
-    with pytest.raises(Exception, match=r"task . reads what task . is to read"):
+    with pytest.raises(Exception, match=r"task . reads the records of read task ."):
         tester.query.awaitTermination(DEADLINE_S)
 
 

@@ -88,7 +88,7 @@ COMMANDS = {
     "resume": Command("acktree.console.commands.changing.flow:resume", "Let spouts emit again.", "ui"),
     "rewind": Command(
         "acktree.console.commands.changing.rewind:rewind",
-        "Emit everything from an earlier offset again.",
+        "Move a spout back to an earlier offset.",
         "ui",
     ),
     "spark": Command(

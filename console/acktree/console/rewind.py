@@ -19,7 +19,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class NotRewindable(AcktreeError):
-    """The spout does not read that partition, or has done none of its records that could be emitted again."""
+    """The spout does not read that partition, or has no completed record there that it could emit again."""
 
 
 @dataclass(frozen=True, slots=True)

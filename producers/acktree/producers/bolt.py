@@ -78,12 +78,13 @@ class AnyBolt:
     """The bolt's name in the topology; may be empty if --bolt gives it or the topology has only one bolt."""
 
     never_retry: ClassVar[tuple[type[Exception], ...]] = ()
-    """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
+    """Exceptions after which a tuple is not retried: its source record becomes a dead letter immediately."""
 
     execute_timeout_s: ClassVar[float] = 0.0
-    """How long ``execute`` may take for a tuple, or for a batch; 0: for ever. The topology's comes first.
+    """How long ``execute`` may take for a tuple or a batch; 0: no limit. The topology's takes precedence.
 
-    The tuple fails. An AsyncBolt's is cancelled; in any other bolt the process ends if it does not return.
+    After that the tuple fails. An AsyncBolt's ``execute`` is cancelled; with any other bolt the process ends
+    if ``execute`` does not return.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -162,7 +163,7 @@ class BatchBolt(SyncBolt):
     """Handles a list of tuples at a time: tuples it does not fail are acked when it returns.
 
     Its output is sent when it returns. After an exception no output is sent, and the tuples that were not
-    failed before are executed again in halves, until those that raise alone fail, with type and text.
+    failed before are executed again in halves, until only those that raise by themselves have failed.
     """
 
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
@@ -186,7 +187,7 @@ class AsyncBolt(AnyBolt):
     """How many tuples may be executed at once; as many again wait in memory."""
 
     order: ClassVar[str] = "any"
-    """"key": tuples of one topic and key are executed one after the other, those of others at once."""
+    """"key": tuples of one topic and key are executed one after the other, all others concurrently."""
 
     finish_timeout_s: ClassVar[float] = 5.0
     """How long a stop or a rebalance waits for tuples that are being executed before it cancels them."""

@@ -42,7 +42,7 @@ class ReservedHeader(Misuse):
 
 
 class InvalidRetry(Misuse):
-    """A delay is not a number, negative or too long, or is given for a tuple that is never retried."""
+    """A delay is negative, too long or not a number, or is given for a tuple that is never retried."""
 
 
 class AlreadyPending(Misuse):
@@ -102,7 +102,7 @@ class Reject(AcktreeError):
 
 
 class NotDeserializable(Reject):
-    """A value does not match the bolt's ``reads_as``: its source record becomes a dead letter, unretried."""
+    """A value does not match the bolt's ``reads_as``: its record becomes a dead letter without a retry."""
 
 
 class UnknownSchema(AcktreeError):
@@ -114,7 +114,7 @@ class RegistryUnavailable(AcktreeError):
 
 
 class ExecuteHangs(AcktreeError):
-    """``execute`` has not returned long after its limit: its tuple was failed, and the worker stops."""
+    """``execute`` ran far beyond its limit without returning: its tuple failed, and the worker stops."""
 
 
 class UnknownComponent(AcktreeError):

@@ -138,7 +138,7 @@ def _make(
     if reads_as is None and payload:
         reads_as = taken
     if key is not None and not emits:
-        raise BadHandler(f"{label} has a key but emits nothing")
+        raise BadHandler(f"{label} has a key but emits nothing: set emits, or remove key")
     if emits and emits_as is None:
         if "return" not in hints:
             raise BadHandler(f"{label}: annotate its return type, or set emits_as")

@@ -47,13 +47,13 @@ def check_returned(found: object) -> None:
 
     >>> check_returned(word for word in "ab")
     Traceback (most recent call last):
-    acktree.producers.errors.BadHandler: execute returned a generator, which is never iterated: it did not run
+    acktree.producers.errors.BadHandler: execute returned a generator, which is never iterated: emit its items
     """
     if inspect.iscoroutine(found):
         found.close()  # else Python warns that nobody has awaited it
-        raise BadHandler("execute returned a coroutine, which is never awaited: it did not run")
+        raise BadHandler("execute returned a coroutine, which is never awaited: subclass AsyncBolt")
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
-        raise BadHandler("execute returned a generator, which is never iterated: it did not run")
+        raise BadHandler("execute returned a generator, which is never iterated: emit its items")
 
 
 def check_plain(made: object, methods: Iterable[str]) -> None:
@@ -61,9 +61,13 @@ def check_plain(made: object, methods: Iterable[str]) -> None:
     for name in methods:
         found = getattr(type(made), name, None)
         if inspect.iscoroutinefunction(found):
-            raise BadHandler(f"{type(made).__name__}.{name} is async, but would never be awaited")
+            raise BadHandler(
+                f"{type(made).__name__}.{name} is async, but would never be awaited: make it a plain def"
+            )
         if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
-            raise BadHandler(f"{type(made).__name__}.{name} is a generator, but would never be iterated")
+            raise BadHandler(
+                f"{type(made).__name__}.{name} is a generator, but would never be iterated: remove its yield"
+            )
 
 
 def check_written(made: object, kinds: tuple[type[Any], ...], does: str) -> None:

@@ -14,7 +14,8 @@ from acktree.wire import control_records
 from acktree.wire.control_records import NEVER, Cause
 
 Retry = Callable[[int, str], float | None]
-"""Of a failed attempt, counted from 1, and its reason: the seconds until the next one, None to give up."""
+"""Takes the number of a failed attempt, from 1, and its reason; returns the seconds until the next attempt,
+or None to give up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Failure(_Why):
     """A message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
 
     ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
-    As a tuple it has these three. Beside them ``retry`` is False if a bolt has rejected the message
-    permanently, and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none.
+    It unpacks into cause, task and reason. In addition, ``retry`` is False if a bolt has rejected the message
+    permanently, and ``retry_after_s`` is the delay that a bolt requests, None if it requests none.
     ``attempts`` is how many attempts counted as failed, if the worker counts them. ``failed_tuple`` has
     the coordinates of the tuple that failed and a stack trace, None if unknown.
     """
@@ -78,9 +79,9 @@ class Spout:
     """The spout's name in the topology; may be empty if it is the only spout without topics."""
 
     retry: ClassVar[bool | Retry] = False
-    """Whether the worker emits a failed message again: after the back-off of the spout's table, up to its
-    ``max_attempts``, or after what a function (attempt, reason) of yours returns, None to give up. It then
-    calls ``gave_up`` instead of ``fail``, once the message is on the dead-letter topic."""
+    """Whether the worker emits a failed message again: True, after the back-off of the spout's table, up to
+    its ``max_attempts``; or a function that takes (attempt, reason) and returns the delay in seconds, or None
+    to give up. The worker then calls ``gave_up`` instead of ``fail``, once the message is a dead letter."""
 
     max_kept_bytes: ClassVar[int] = 64 << 20
     """At this many bytes of pending messages ``next_tuple`` is no longer called."""

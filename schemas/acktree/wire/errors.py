@@ -6,4 +6,4 @@ class AcktreeError(Exception):
 
 
 class MalformedRecord(AcktreeError):
-    """The bytes are not a valid record: rejected as a whole, with topic, partition and offset."""
+    """The bytes are not a valid record: it is rejected as a whole, and named by its coordinates."""

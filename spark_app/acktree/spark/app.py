@@ -112,7 +112,7 @@ def _load_before_spark(place: str) -> Callable[..., Any] | None:
 def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = None) -> SparkSession:
     """Return the session to run in: the one there is, else a local one on all cores.
 
-    A local one keeps its temporary files in ``scratch``, where nobody has said otherwise.
+    A local one keeps its temporary files in ``scratch``, unless Spark is configured otherwise.
 
     The JVM starts from the archive of classes, if there is one, unless ``jvm_options`` say otherwise.
     Python workers run the interpreter that runs this, and find modules where this one does.
@@ -191,13 +191,13 @@ def start(
 ) -> StreamingQuery:
     """Start the query of a spout or bolt in any session, and return it; the source is registered there.
 
-    ``options`` are those of the source. With ``plan=narrow`` the sink ``format("acktree")`` writes, also in
-    Spark Connect, else a stage. ``trigger`` is ``available-now`` or an interval such as ``1s`` or ``500ms``;
-    "" runs batch after batch.
+    ``options`` are those of the source. With ``plan=narrow`` the sink ``format("acktree")`` writes the rows,
+    also in Spark Connect; otherwise a stage does. ``trigger`` is ``available-now`` or an interval such as
+    ``1s`` or ``500ms``; "" runs batch after batch.
 
     Raises:
         BadTrigger: it is none of these.
-        BadTransform, BadColumn: the transform raises, or returns what cannot be sent; tried on no rows.
+        BadTransform, BadColumn: the transform, tried without rows, raises or returns what cannot be sent.
     """
     if reason := why_off(BATCHES):
         log.info("tasks write record by record: %s", reason, extra={"action": "no_batches"})

@@ -64,7 +64,7 @@ def narrow_writer(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
     if joins := [join for join in _JOIN.findall(plan[1]) if "strategy=broadcast" not in join]:
         raise NotABroadcastJoin(
             f"the plan has a join that may read a record in several tasks ({joins[0]}): with plan=narrow "
-            "give the table the hint broadcast, or leave plan=narrow out and write with a stage"
+            "add a broadcast hint to the table, or leave plan=narrow out and write with a stage"
         )
     return rows.writeStream.format("acktree").options(**options).option(JOINS_CHECKED, "true")
 
@@ -91,7 +91,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
             "acktree.spark.sink.narrow_writer(rows, options): both check its joins"
         )
     if overwrite:
-        raise BadOption("writeStream.format('acktree') has output modes append and update, not complete")
+        raise BadOption("writeStream.format('acktree') supports output modes append and update, not complete")
     columns = check_columns(schema, target_of(checked.topic))
     writer: DataSourceStreamWriter = KIND(checked, columns, schema)
     return writer

@@ -49,7 +49,7 @@ FORMAT = "acktree"
 
 
 class RequestedTooEarly(AcktreeError):
-    """Spark requested an offset before it passed its checkpoint's, so records would be skipped."""
+    """Spark requested an offset before it passed the one from its checkpoint: records would be skipped."""
 
 
 class ScannedTwice(AcktreeError):
@@ -236,8 +236,9 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, begin in begins.items():
             if self._settled().starting_offsets == "latest" and begin > ends.get(place, begin):
                 raise RequestedTooEarly(
-                    f"offsets {ends[place]} to {begin} of {place[0]}/{place[1]} would be skipped: this Spark "
-                    "says too late what its checkpoint holds. Start with startingOffsets=earliest, without "
+                    f"offsets {ends[place]} to {begin} of {place[0]}/{place[1]} would be skipped: this "
+                    "version of Spark passes its checkpoint's offset too late. Start with "
+                    "startingOffsets=earliest, without "
                     "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
                 )
 

@@ -77,7 +77,7 @@ class Stage:
     """Use with ``foreachBatch``: applies a transform to each batch and writes its result."""
 
     def __init__(self, transform: Transform, options: Mapping[str, str]) -> None:
-        """Read the topology; ``options`` are those given to the source, and come before the topology's.
+        """Read the topology; ``options`` are those of the source, and override the topology's.
 
         Raises:
             BadOption, UnknownTopology, BrokerUnreachable, BadTransform: see there.

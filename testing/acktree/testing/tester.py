@@ -94,7 +94,7 @@ class TopologyTester(RunningTopology):
         self._as_operator(partial(execute_replay, BOOTSTRAP, plan, self._parts.user))
 
     def set_flow(self, spout: str, flow: Flow) -> Mapping[str, int]:
-        """Pause, drain or resume a spout, as the commands do; return where on the registry topic, by spout.
+        """Pause, drain or resume a spout, as the commands do; return the offsets on the registry topic.
 
         The spout follows within a few seconds.
         """
@@ -145,7 +145,7 @@ class TopologyTester(RunningTopology):
         return self._results.dead_letters()
 
     def committed(self, topic: str, partition: int, group: str | None = None) -> int | None:
-        """Return the committed offset of a source topic's spout, or of another spout or bolt; None: none."""
+        """Return the committed offset of a source topic's spout, or of another spout or bolt, if any."""
         readers = [group] if group else [s for s, t in self.topology.spouts.items() if topic in t.topics]
         if not readers or readers[0] not in {**self.topology.spouts, **self.topology.bolts}:
             known = ", ".join([*self.topology.spouts, *self.topology.bolts])

@@ -1,4 +1,4 @@
-"""Runs the demo: text in, Spark, worker and ackers on a real broker, one kill, and a checked account."""
+"""Runs the demo: text in, Spark, worker and ackers on a real broker, one kill, and a check of the counts."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Ends the children of a process with it, however it ends.
+"""Stops the children of a process when the process ends, however it ends.
 
 SIGTERM and Ctrl-C unwind it, so that every ``with`` stops its processes. If nothing can unwind (SIGKILL),
 Linux ends the children; on other systems they would be left.

@@ -72,7 +72,7 @@ class BrokerChecks:
                 "offset.metadata.max.bytes=4096 on the brokers",
                 _GROUPS,
             ),
-            Check("log ends", "where a partition ends, what has a time", self._log_ends, "", _TOPICS),
+            Check("log ends", "a partition's end, an offset by time", self._log_ends, "", _TOPICS),
             Check("range", "a group with the assignor range", self._range, session, _GROUPS),
             Check(
                 "new protocol",
@@ -201,8 +201,8 @@ class BrokerChecks:
         topic = self.scratch.topic
         with self.scratch.consumer(group, user, **ours) as consumer:
             if self.scratch.wait_for_assignment(consumer, topic):
-                return Conclusion(Answer.WORKS, "the group gave out its partition")
-        return Conclusion(Answer.NO_ANSWER, f"the group gave out nothing within {2 * REQUEST_S:g} s")
+                return Conclusion(Answer.WORKS, "the group assigned its partition")
+        return Conclusion(Answer.NO_ANSWER, f"the group assigned nothing within {2 * REQUEST_S:g} s")
 
     def _size(self) -> Conclusion:
         topic = self.scratch.topic

@@ -35,7 +35,7 @@ def of_timestamp(kind: str | None) -> Conclusion:
 def of_cleanup(policy: str | None) -> Conclusion:
     """``policy`` is the cleanup policy, read back, of a topic made with cleanup.policy=compact."""
     if not policy:
-        return Conclusion(Answer.NO_ANSWER, "the broker does not say the topic's cleanup.policy")
+        return Conclusion(Answer.NO_ANSWER, "the broker does not report the topic's cleanup.policy")
     if policy == "compact":
         return Conclusion(Answer.WORKS, "cleanup.policy=compact is read back")
     return Conclusion(
@@ -53,7 +53,7 @@ def of_metadata(sent: str, found: str | None) -> Conclusion:
         return Conclusion(Answer.WORKS, "read back unchanged")
     return Conclusion(
         Answer.FAILS,
-        f"{len(found)} of {len(sent)} characters are read back, or others",
+        f"the {len(found)} characters read back differ from the {len(sent)} sent",
         "offset.metadata.max.bytes=4096 on the brokers",
     )
 
@@ -103,8 +103,8 @@ def of_topic_id(topic_id: str | None) -> Conclusion:
         return Conclusion(Answer.WORKS, "topics have ids")
     return Conclusion(
         Answer.AT_RISK,
-        "topics have no ids: a source topic that is deleted and made again is taken for the same",
-        "never make a source topic again under its name",
+        "topics have no ids: a source topic that is deleted and recreated is taken for the old one",
+        "never recreate a source topic under the same name",
     )
 
 
@@ -157,7 +157,7 @@ def of_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> Conclusi
 
 def _of_setting(name: str, wanted: str, found: str | None) -> Conclusion:
     if not found:
-        return Conclusion(Answer.NO_ANSWER, f"the broker does not say its {name}")
+        return Conclusion(Answer.NO_ANSWER, f"the broker does not report its {name}")
     held, advice = f"{name}={found}", f"{name}={wanted}"
     if name in ("retention.ms", "min.insync.replicas"):
         at_least, value = number(wanted) or 0, number(found)
@@ -186,12 +186,12 @@ def of_state(found: Mapping[str, str], partitions: int) -> Conclusion:
         parts.append(Conclusion(Answer.SLOWER, text))
     for name, wanted in STATE_LIMITS.items():
         if (value := number(found.get(name))) is None:
-            parts.append(Conclusion(Answer.NO_ANSWER, f"the broker does not say its {name}"))
+            parts.append(Conclusion(Answer.NO_ANSWER, f"the broker does not report its {name}"))
         elif value < MAX_STATE_BYTES:
-            text = f"{name}={value}: a spout whose state of a partition becomes larger stops"
+            text = f"{name}={value}: the spout stops if its state of one partition grows larger than that"
             parts.append(Conclusion(Answer.AT_RISK, text, f"{name}={wanted}"))
         elif name == SEGMENT and value > wanted:
-            text = f"{name}={value}: a start may read so much of the state"
+            text = f"{name}={value}: a start may have to read that many bytes of state"
             parts.append(Conclusion(Answer.SLOWER, text, f"{name}={wanted}"))
     return worst(parts)
 
@@ -200,11 +200,14 @@ def of_dead_letters(limit: int | None, sources: Mapping[str, int | None]) -> Con
     """A dead letter holds a record only if its topic takes it; limits are max.message.bytes."""
     known = {topic: size for topic, size in sources.items() if size is not None}
     if limit is None or len(known) < len(sources):
-        return Conclusion(Answer.NO_ANSWER, "the broker does not say max.message.bytes of each topic")
+        return Conclusion(Answer.NO_ANSWER, "the broker does not report max.message.bytes of each topic")
     larger = [f"{topic} accepts {size:,}" for topic, size in known.items() if size > limit]
     if not larger:
         return Conclusion(Answer.WORKS, "the dead-letter topic accepts what source topics accept")
-    text = f"the dead-letter topic accepts {limit:,} bytes, {', '.join(larger)}: without its content"
+    text = (
+        f"the dead-letter topic accepts {limit:,} bytes, {', '.join(larger)}: dead letters of larger records "
+        "lack their content"
+    )
     return Conclusion(
         Answer.AT_RISK, text, f"max.message.bytes={max(known.values())} on the dead-letter topic"
     )

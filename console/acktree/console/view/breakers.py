@@ -1,4 +1,4 @@
-"""Summarizes what the processes of a spout report of its breaker. Pure.
+"""Summarizes what the processes of a spout report about its breaker. Pure.
 
 Invariant: it is open if any live process reports that; without a report it is "off".
 """

@@ -89,6 +89,6 @@ def read_snapshot(cluster: Cluster, dead_letters: DeadLetterCount | None = None)
         if (block := cluster.history.largest_block(spout)) > 1:
             snapshot.notes.append(
                 f"up to {block} records of spout {spout} share a root in their first emission: "
-                "that of the first of them"
+                "the root of the block's first record"
             )
     return snapshot

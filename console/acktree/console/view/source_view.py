@@ -1,7 +1,7 @@
-"""Computes what is pending of the source partitions, from spouts' commits and reports and ackers' reports.
+"""Computes what is pending in source partitions, from spouts' commits and reports and ackers' reports.
 
-Invariant: nothing follows from a missing report; of the offsets done above a frontier the spout reports the
-number, and does not commit which. Ages are as reported, by the clock of the process that counts them. Pure.
+Invariant: nothing follows from a missing report. Of the offsets done above a frontier only the number is
+known, as the spout reports it. Ages are as reported, by the clock of the process that counts them. Pure.
 """
 
 import re

@@ -83,7 +83,7 @@ def _stuck_workers(topology: Published, stalls: Iterable[Stall], after_s: float)
             what = f"executes {each.executing}{_source_of(topology, each.root)}"
         text = f"{each.role} {each.component} {what}, for {each.stalled_s:.0f} s"
         if each.root is not None:
-            text += f"; look: acktree trace --topology {topology.name} --root {each.root}"
+            text += f"; see: acktree trace --topology {topology.name} --root {each.root}"
         yield Stuck("stuck-worker", each.instance, text)
 
 
@@ -110,7 +110,7 @@ def _held(
         text = f"its oldest message has been pending for {held_s:.0f} s"
         if held is not None:
             text = f"the frontier {held.offset} has been held for {held_s:.0f} s; it is {state_text(held)}"
-            text += f"; look: {trace_command(topology, held)}"
+            text += f"; see: {trace_command(topology, held)}"
         yield Stuck("held-frontier", place, text)
 
 
@@ -127,14 +127,14 @@ def _open_breakers(topology: str, spouts: Iterable[SpoutStatus]) -> Iterable[Stu
 def _no_spout(spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:
     for spout in spouts:
         if spout.lag and not spout.processes:
-            text = f"{spout.lag} records are not committed and no process of the spout reports"
+            text = f"{spout.lag} records are not committed and no process of the spout reports; start it"
             yield Stuck("no-spout", spout.name, text)
 
 
 def _no_bolt(bolts: Iterable[BoltStatus]) -> Iterable[Stuck]:
     for bolt in bolts:
         if bolt.lag and not bolt.members and not bolt.processes:
-            text = f"{bolt.lag} tuples wait and no member is in group {bolt.group}"
+            text = f"{bolt.lag} tuples wait and group {bolt.group} has no members; start the bolt"
             yield Stuck("no-bolt", bolt.name, text)
 
 
@@ -153,7 +153,7 @@ def _silent_bolt(bolts: Iterable[BoltStatus], groups: Mapping[str, GroupStatus])
             members = ", ".join(groups[bolt.group].members) if bolt.group in groups else ""
             text = (
                 f"{bolt.lag} tuples wait and no member of group {bolt.group} has reported for "
-                f"{SILENT_AFTER_S:.0f} s: suspended, in a call that blocks Python, or not a worker: "
+                f"{SILENT_AFTER_S:.0f} s: each is suspended, in a call that blocks Python, or not a worker: "
                 f"{members}"
             )
             yield Stuck("silent-bolt", bolt.name, text)

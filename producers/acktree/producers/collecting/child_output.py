@@ -73,7 +73,7 @@ class ChildOutput:
         """
         self._counters.unwritable += 1
         if not self._lines.counts(kind := (type(error), "unwritable")):
-            whose = f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: never replayed"
+            whose = f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none, not replayed"
             extra = about(parents[0], "unwritable") if parents else {"action": "unwritable"}
             text = f"a child was not written: {error}; parents: {whose}"
             self._lines.write_first(kind, logging.ERROR, text, extra)

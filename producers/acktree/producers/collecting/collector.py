@@ -3,7 +3,7 @@
 Invariant: an input tuple's ack is the XOR of its own consumer edges and those of its children, passed to the
 packer once, as a whole, in one flush. The values of its children are kept with the tuple until its ack. A
 tuple with a child that was not sent is never acked. Does not know Kafka: ``produce`` takes (topic, value,
-key, headers). The bolt's thread and the worker's loop share it: whoever changes it holds ``guard``. The
+key, headers). The bolt's thread and the worker's loop share it: code that changes it holds ``guard``. The
 methods that a bolt calls take it themselves; user code never runs while it is held.
 """
 
@@ -273,11 +273,11 @@ class Collector:
     ) -> None:
         """Fail a tuple: its source records are replayed, or become dead letters with the reason.
 
-        An exception as the reason gives its type and text, as one that ``execute`` raises.
+        If the reason is an exception, its type and text are reported, as for one that ``execute`` raises.
 
-        They are replayed after the spout's back-off, or after ``retry_after_s``; without ``retry`` they
-        become dead letters immediately. Where several tuples of a record fail, the first fail counts. In an
-        ``except`` clause the stack trace goes with it.
+        The records are replayed after the spout's back-off, or after ``retry_after_s``; without ``retry``
+        they become dead letters immediately. Where several tuples of a record fail, the first fail counts.
+        In an ``except`` clause the stack trace goes with it.
 
         Raises:
             AckedTwice, NotInHand, WrongThread, InvalidRetry: see there.

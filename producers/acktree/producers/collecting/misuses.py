@@ -1,7 +1,7 @@
-"""Calls of a bolt that break a rule: which tuples fail for them, so that the worker and the others go on.
+"""Calls of a bolt that break a rule: which tuples fail, so that the worker and the other tuples continue.
 
 Invariant: a refused call is logged once with its stack and counted, and the tuples it names can no longer be
-acked, even if the bolt swallows the exception. In ``execute`` of one tuple, that tuple fails, too.
+acked, even if the bolt swallows the exception. In ``execute`` of one tuple, that tuple also fails.
 """
 
 import logging

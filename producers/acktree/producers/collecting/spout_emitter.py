@@ -97,7 +97,7 @@ class SpoutEmitter:
 
         Raises:
             AlreadyPending: the id of an earlier call is still pending.
-            WrongThread: it is called by another thread than ``next_tuple``.
+            WrongThread: the calling thread is not the one that calls ``next_tuple``.
             WrongTopic, NotSerializable, ReservedHeader: see there.
         """
         if self._thread_id() != self._thread:

@@ -1,7 +1,7 @@
 """The trace context of tuples: what their children carry, and what log lines say of them.
 
 Invariant: the parent of a child is the execution that emits it, named by its coordinates; of several parents
-the first one with a trace gives it. A ``traceparent`` of the bolt's own wins.
+the first one with a trace gives it. A ``traceparent`` that the bolt sets wins.
 """
 
 from collections.abc import Iterable

@@ -84,8 +84,8 @@ class Limits:
         if not -before_ms <= timestamp_ms - now_ms <= after_ms:
             name, limit_ms = (_BEFORE, before_ms) if timestamp_ms < now_ms else (_AFTER, after_ms)
             raise InvalidTimestamp(
-                f"a record with timestamp {timestamp_ms} ms, at {now_ms} ms, cannot be written to topic "
-                f"{topic}, whose {name} is {limit_ms}"
+                f"a record with timestamp {timestamp_ms} ms cannot be written to topic {topic}, whose {name} "
+                f"is {limit_ms}: the time is {now_ms} ms"
             )
 
 
@@ -102,8 +102,8 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
     known, unknown = _describe(bootstrap, topics, user)
     if unknown:
         log.warning(
-            "not all limits of %s are known: %s; a record that exceeds one that is not known stops "
-            "this process instead of failing its tuple; to read them, this principal needs DescribeConfigs",
+            "not all limits of %s are known: %s; a record that exceeds an unknown limit stops "
+            "this process instead of failing its tuple; grant this principal DescribeConfigs",
             ", ".join(unknown),
             "; ".join(sorted(set(unknown.values()))),
             extra={"action": "limits_unknown"},

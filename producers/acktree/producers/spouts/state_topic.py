@@ -216,8 +216,8 @@ class StateTopic:
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(
                     f"{self.topic} could not be read up to the record of this start within "
-                    f"{READ_TIMEOUT_S:g} s: the broker does not answer, or holds a transaction of a dead "
-                    "process open for longer"
+                    f"{READ_TIMEOUT_S:g} s: the broker does not answer, or keeps a transaction of a "
+                    "dead process open; start again once it has timed out"
                 )
             message = consumer.poll(1.0)
             if message is None:
@@ -237,7 +237,7 @@ class StateTopic:
         except MalformedRecord as error:
             raise UnreadableState(
                 f"{message.topic()}/{message.partition()}/{message.offset()} cannot be read as the state of "
-                f"a spout, and none of it may be skipped: {error}"
+                f"a spout, and no record of a state topic may be skipped: {error}"
             ) from error
 
     def commit(
@@ -401,7 +401,7 @@ class StateTopic:
         if is_producer_lost(error):
             raise ZombieDriver(
                 f"a newer process has taken over transactional id {self._owner}, or the broker has ended a "
-                "transaction of this one that took too long; only one may hold it; this one stops"
+                "transaction of this process that took too long; only one may hold the id, so this one stops"
             ) from cause
 
 

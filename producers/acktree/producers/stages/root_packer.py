@@ -1,6 +1,6 @@
 """The sums of roots: what a stage has emitted for each source record, and which records failed in it.
 
-Invariant: a source record has no edge of its own, so the value of its root is that of its tuples alone. A
+Invariant: a source record itself has no edge, so the value of its root is that of its tuples only. A
 root that failed has no init: no acker ever knows of it. Pure.
 """
 

@@ -1,4 +1,4 @@
-"""Reads source partitions ahead of the plan: what has come decides how far a plan may go.
+"""Reads source partitions ahead of the plan: a plan may only go as far as records have been fetched.
 
 Invariant: an offset below a partition's end either has its record here, or was read past, which proves that
 it holds none. A partition whose position moves is assigned again, so nothing that was fetched before counts.

@@ -2,7 +2,7 @@
 
 Invariant: tuples, inits and the state in which their source record is written are one transaction. No user
 code runs while it is open. A record that is planned and not written is planned again by a restart; one that
-fails in the stage never was in an acker, and is the ledger's at once.
+fails in the stage never reaches an acker: the ledger records the failure immediately.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The process of a stage in Python: a member of a group that shares out the tasks of a spout.
 
-Each task has a thread and a bolt of its own, as in Storm. Invariant: a task is begun only while the group has
-assigned it here; who gets it next fences the one before, so a member that has not noticed writes nothing.
+Each task has its own thread and bolt, as in Storm. Invariant: a task is begun only while the group has
+assigned it here; its next process fences this one, so a member that has not noticed writes nothing.
 """
 
 import gc

@@ -52,8 +52,8 @@ class ExecuteLimit:
         elif self._has_failed and took_s >= self.limit_s + min(self.limit_s, MAX_GRACE_S):
             about = named(tuples_of(executing)[0])
             raise ExecuteHangs(
-                f"execute of {about} was failed after execute_timeout_s = {self.limit_s:g}, but did not "
-                "return; its thread ends with this process"
+                f"execute of {about} did not return although its tuple failed after execute_timeout_s = "
+                f"{self.limit_s:g}; its thread ends with this process"
             )
 
     def _fail(self, executing: Tuple | TupleBatch) -> None:

@@ -193,5 +193,5 @@ def _about(what: str, text: str) -> str:
 def unreachable(bootstrap: str, error: KafkaError, hint: str = "") -> BrokerUnreachable:
     """Return the error that no broker answers; ``hint`` is appended to it."""
     return BrokerUnreachable(
-        f"no Kafka broker answers at {bootstrap} ({error.str()}); check the address and that it runs{hint}"
+        f"no Kafka broker answers at {bootstrap} ({error.str()}); check the address and the broker{hint}"
     )

@@ -182,11 +182,12 @@ class Topology(_Table):
             if table.block > 1 and not table.topics:
                 raise _Mistake(
                     ("spouts", spout, "block"),
-                    "a spout without topics is fed by Python code: each message has its own root",
+                    "a spout without topics is fed by Python code: each message has its own root; omit it",
                 )
             if table.spark != SpoutSparkTable() and not table.topics:
                 raise _Mistake(
-                    ("spouts", spout, "spark"), "a spout without topics is fed by Python code, not by Spark"
+                    ("spouts", spout, "spark"),
+                    "a spout without topics is fed by Python code, not by Spark; omit it",
                 )
             if table.block > 1 and table.spark.complete == "batch":
                 raise _Mistake(
@@ -220,7 +221,7 @@ class Topology(_Table):
         reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
         for topic in (*owner, *emitted):
             if topic in reserved or topic.startswith((f"{self.name}.spout-", f"{self.name}.state-")):
-                raise _Mistake(("name",), f"topic {topic!r} is one of the topology's own topics")
+                raise _Mistake(("name",), f"topic {topic!r} is one of the topology's own topics; rename one")
         return self
 
     @model_validator(mode="after")

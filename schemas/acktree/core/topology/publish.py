@@ -1,7 +1,7 @@
 """Publishes a topology: reads the cluster, creates the topics missing from it, writes the next version.
 
-Invariant: applying a topology twice changes nothing the second time. Two operators who publish at once are
-serialized by a transactional producer that reads the registry after fencing the other.
+Invariant: applying a topology twice changes nothing the second time. Two operators who publish concurrently
+are serialized by a transactional producer that reads the registry after fencing the other.
 """
 
 import logging
@@ -131,7 +131,7 @@ def apply_topology(
 ) -> Plan:
     """Apply a topology to the cluster; return what was done, or with ``dry_run`` what would be done.
 
-    ``based_on`` is the version that the topology was made from; a newer one would be taken back by it.
+    ``based_on`` is the version that the topology was made from; a newer one is not overwritten.
 
     Raises:
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
@@ -212,7 +212,7 @@ def _await_visible(admin: AdminClient, registry_topic: str) -> None:
 
 
 def create_topics(bootstrap: str, topology: Topology, user: Settings, *, dry_run: bool = False) -> Plan:
-    """Create and grow the topics of a topology without publishing it; errors as of ``apply_topology``."""
+    """Create and grow the topics of a topology without publishing it; raises what ``apply_topology`` does."""
     admin = make_admin(bootstrap, user)
     plan = make_plan(admin, bootstrap, topology, user)
     if not dry_run:

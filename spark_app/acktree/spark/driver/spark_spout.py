@@ -1,4 +1,4 @@
-"""Drives a spout in Spark: as any spout that reads topics, but its reports name Spark.
+"""Drives a spout in Spark, like any spout that reads topics, except that its reports name Spark.
 
 Invariant: an orderly stop shows in the driver's last report or in one of the application, because Spark kills
 the process of a driver without warning. A stage in Python that takes the spout over need not wait then.

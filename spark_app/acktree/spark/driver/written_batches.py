@@ -55,13 +55,13 @@ class WrittenBatches:
         missing = [task for task, name in zip(tasks, names, strict=True) if name is None] or tasks
         first = missing[0]
         return NotWritten(
-            f"Spark has ended a batch, but group {self._commits.group} has no proof that what {len(missing)} "
-            f"of its {len(tasks)} tasks were to read was written (the first ends at offset "
-            f"{first.next_offset} of {first.topic}/{first.partition}): the plan skips it, as limit(0) does, "
-            "or something else than writeStream.format('acktree') has written it, or the query stood still "
-            "for longer than offsets.retention.minutes. Nothing of it is committed: with a new checkpoint "
-            f"these records are read again. If the plan needs it, leave plan={self._options.plan} out and "
-            "write with foreachBatch and a stage"
+            f"Spark has ended a batch, but group {self._commits.group} has no proof that {len(missing)} of "
+            f"its {len(tasks)} tasks wrote their records (those of the first end at offset "
+            f"{first.next_offset} of {first.topic}/{first.partition}): the plan skips them, as limit(0) "
+            "does, or they were not written by writeStream.format('acktree'), or the query was stopped for "
+            "longer than offsets.retention.minutes. None of them is committed: with a new checkpoint they "
+            f"are read again. If the plan has to skip records, leave plan={self._options.plan} out and write "
+            "with foreachBatch and a stage"
         )
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def librdkafka() -> Any:
 @cache
 def _linked_library() -> Any:
     if sys.platform != "linux" or sys.byteorder != "little":
-        raise NativeOff(f"they need Linux on a little-endian machine, this is {sys.platform}")
+        raise NativeOff(f"compiled loops need Linux on a little-endian machine, this is {sys.platform}")
     try:
         # The extension module is linked to librdkafka, whose functions are found through it.
         library = ctypes.CDLL(confluent_kafka.cimpl.__file__)

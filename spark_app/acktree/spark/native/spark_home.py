@@ -6,7 +6,7 @@ modules in a zip file: each process would compile PySpark again, some three CPU 
 files, and are found without them.
 
 Invariant: one PySpark has one home, so that the JVM's class path is the same at each start, as an archive of
-its classes needs it (``class_archive.py``). Only if no folder can be kept, a process has a separate home.
+its classes needs it (``class_archive.py``). A process has a separate home only if none can be kept.
 """
 
 import hashlib

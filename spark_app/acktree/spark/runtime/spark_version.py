@@ -17,7 +17,7 @@ FIRST_WITH_ADMISSION_CONTROL = (4, 2)
 
 
 class UnsupportedSpark(AcktreeError):
-    """The installed PySpark has no data sources in Python, or is too new to be known."""
+    """The installed PySpark has no data sources in Python, or is newer than the versions supported."""
 
 
 def version_of(text: str) -> tuple[int, int]:

@@ -104,6 +104,6 @@ def check_claim(commits: BatchCommits, topology: str, claim: str) -> None:
 def newer_driver(group: str) -> NewerDriver:
     """Return what to raise in a driver or task that has lost the bolt."""
     return NewerDriver(
-        f"another Spark application has started this bolt, or deleted group {group}: this one acks nothing "
-        "any more. Run one application of a bolt"
+        f"another Spark application has started this bolt, or group {group} was deleted: this application "
+        "can no longer ack. Run only one application per bolt"
     )

@@ -134,8 +134,8 @@ class SourceOptions(SpoutOptions):
         made = replace(self, **found)
         if made.plan and (made.complete_by_batch or not made.transactions):
             raise BadOption(
-                f"plan={made.plan} is for trees, written in one transaction a task, and the topology file "
-                f"says otherwise in table spark of {made.component}: give transactions=true, complete=tree"
+                f"plan={made.plan} needs transactions=true and complete=tree, but table spark of "
+                f"{made.component} in the topology file says otherwise: give both as options of the query"
             )
         return made
 
@@ -162,7 +162,7 @@ def _plan(given: Mapping[str, str]) -> str:
     if plan and given.get("transactions", "true").lower() != "true":
         raise BadOption(f"plan={NARROW} writes one transaction a task: leave out transactions=false")
     if plan and given.get("complete", "tree") != "tree":
-        raise BadOption(f"plan={NARROW} is for tuples of trees: leave out complete=batch, or plan={NARROW}")
+        raise BadOption(f"plan={NARROW} needs complete=tree: leave out complete=batch, or plan={NARROW}")
     return plan
 
 

@@ -31,9 +31,9 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Local properties that Spark itself gives to the tasks of a streaming query."""
 DECLARED_WRONGLY = (
-    "the plan is not narrow, as option plan=narrow says. There may be projections, filters, explodes, joins "
-    "with broadcast tables and functions of rows, but no shuffle, union, coalesce, limit or state. Leave "
-    "plan=narrow out and write with foreachBatch and a stage"
+    "the plan is not narrow, although option plan=narrow declares it so. A narrow plan may have projections, "
+    "filters, explodes, joins with broadcast tables and functions of rows, but no shuffle, union, coalesce, "
+    "limit or state. Leave plan=narrow out and write with foreachBatch and a stage"
 )
 _GROUP_END = "|"
 _NOTHING = "nothing\n"
@@ -108,7 +108,7 @@ def begin_handoff(task: ReadTaskName | None, declared_by: str = "", number: int 
                 file.write(heading.encode())
         except FileExistsError:
             raise NotOneToOne(
-                "one task reads what several are to read (is there a coalesce, or a union?): "
+                "one task reads the records of several read tasks (is there a coalesce, or a union?): "
                 + DECLARED_WRONGLY
             ) from None
 
@@ -124,8 +124,8 @@ def _check_declared(number: int) -> None:
         )
     if task.partitionId() != number:
         raise NotOneToOne(
-            f"task {task.partitionId()} reads what task {number} is to read (is there a coalesce, a union "
-            f"or a join without a key?): {DECLARED_WRONGLY}"
+            f"task {task.partitionId()} reads the records of read task {number} (is there a coalesce, a "
+            f"union or a join without a key?): {DECLARED_WRONGLY}"
         )
 
 

@@ -1,7 +1,7 @@
 """Runs one attempt of a simulated Spark task: its two Python processes, and the rows between them.
 
-Invariant: the writer sees its rows end in the same way whether they were all or not; only Spark's end marker
-behind them proves it.
+Invariant: the writer sees its rows end in the same way whether or not all have arrived; only Spark's end
+marker behind them proves that.
 """
 
 import io

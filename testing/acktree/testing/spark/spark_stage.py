@@ -98,7 +98,7 @@ def _typed(rows: Sequence[Mapping[str, Any]], name: str, kind: pa.DataType) -> p
     try:
         return pa.array([row.get(name) for row in rows], kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadTransform(f"the stage made a row with a {name} that is no {kind}: {error}") from error
+        raise BadTransform(f"the stage made a row with a {name} that is not {kind}: {error}") from error
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -1,4 +1,4 @@
-"""`acktree acl plan`: lists the rights that a role needs, for reading, for Kafka's own tool, or to grant."""
+"""`acktree acl plan`: lists the rights that a role needs, prints them for kafka-acls, or grants them."""
 
 import json
 from dataclasses import asdict
@@ -34,9 +34,11 @@ def acl() -> None:
     help="The role that needs the rights.",
 )
 @click.option("--principal", metavar="User:NAME", required=True, help="The Kafka principal.")
-@click.option("--component", metavar="NAME", help="The bolt or spout. Default: all of the role.")
-@click.option("--topology", "name", metavar="NAME", help="The published topology, or")
-@click.option("--file", type=click.Path(path_type=Path), help="the topology file, without a broker.")
+@click.option("--component", metavar="NAME", help="The bolt or spout. Default: all with this role.")
+@click.option("--topology", "name", metavar="NAME", help="The published topology.")
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="A topology file instead of --topology; needs no broker."
+)
 @click.option("--host", default="*", show_default=True, help="The only host it may connect from.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(

@@ -66,18 +66,20 @@ def filter_options(command: Decorated) -> Decorated:
             "until_ms",
             metavar="TIME",
             callback=as_time_ms,
-            help="Dead letters of this time or earlier.",
+            help="Dead letters up to a time.",
         ),
         click.option(
             "--since",
             "since_ms",
             metavar="TIME",
             callback=as_time_ms,
-            help="Dead letters of this time or later: 2h, or 2025-01-31T12:00, local unless it has a zone.",
+            help="Dead letters since a time: 2h (ago), or 2025-01-31T12:00, local unless it has a zone.",
         ),
         click.option("--key", metavar="TEXT", help="Dead letters of source records with exactly this key."),
         click.option(
-            "--task", metavar="NAME", help="Dead letters failed by this task, or by any task of this bolt."
+            "--task",
+            metavar="NAME",
+            help="Dead letters whose tuple failed in this task, or in any task of this bolt.",
         ),
         click.option("--spout", metavar="NAME", help="Dead letters of this spout's records."),
         click.option(
@@ -282,7 +284,7 @@ def replay(
     filter, dead letters that cannot be replayed are named, and the others are replayed.
 
     With --edit a corrected value becomes a new record of the source topic, and the dead letter is closed. The
-    value may be the old one if the source record is gone.
+    value may be unchanged if the source record is gone.
     """
     if edit or value_file is not None:
         if len(names) != 1 or every or wanted != DeadLetterFilter():

@@ -1,4 +1,4 @@
-"""`acktree rewind`: emits everything of a spout again from an earlier offset on."""
+"""`acktree rewind`: moves a spout back to an earlier offset, from which it emits again."""
 
 import json
 
@@ -26,7 +26,7 @@ EARLIEST = "earliest"
     "target",
     metavar="OFFSET|TIME|earliest",
     required=True,
-    help="An offset, a time (2h ago, or 2025-01-31T12:00, local unless it has a zone), or earliest.",
+    help="An offset; a time: 2h (ago), or 2025-01-31T12:00, local unless it has a zone; or earliest.",
 )
 @click.option(
     "--partition", "named", metavar="TOPIC/N", multiple=True, help="Only this one; repeatable. Default: all."
@@ -47,8 +47,8 @@ def rewind(
 ) -> None:
     """Move a spout of TOPOLOGY back: all records from there on are emitted again, done or not.
 
-    A partition only moves back, never forward. A running spout follows within half a second, a stopped one at its
-    start. Kafka's own kafka-consumer-groups --reset-offsets does the same.
+    A partition only moves back, never forward. A running spout follows within half a second, a stopped one at
+    its start. Kafka's own kafka-consumer-groups --reset-offsets does the same.
     """
     cluster = Cluster(bootstrap, topology, settings)
     places = places_of(cluster.topology, spout, [parse_place(text) for text in named])

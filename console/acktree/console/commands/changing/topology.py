@@ -34,7 +34,7 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
     """Apply the topology in FILE to the cluster, and print the changes.
 
     Creates missing topics, except source topics, and publishes FILE as the next version if it differs from
-    the published one. Refuses a topic of tuples that another topology emits to.
+    the published one. Refuses a topology that emits to the same topic as another one.
     """
     wanted = load_topology(file)
     try:

@@ -20,7 +20,7 @@ def bolt() -> None:
 @bolt.command()
 @click.argument("handler", metavar="MODULE:NAME")
 @click.option(
-    "--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class declares."
+    "--bolt", "name", metavar="NAME", help="The bolt's name in the topology. Default: that of its class."
 )
 @role_command
 def run(handler: str, name: str | None) -> Callable[..., Worker]:

@@ -1,4 +1,4 @@
-"""`acktree demo`: runs the whole path on this machine, and ends with a checked account."""
+"""`acktree demo`: runs the whole path on this machine, then compares the counts with the text sent."""
 
 import json
 
@@ -22,7 +22,7 @@ from acktree.console.devbroker.owner import leaving_on_signals
     type=click.Choice(["spark", "python"]),
     default="spark",
     show_default=True,
-    help="Runs the stage: Spark, or Python, whose process is killed once as well.",
+    help="What runs the stage. With python the stage's process is killed once as well.",
 )
 @format_option
 def demo(lines: str, engine: str, style: str) -> None:

@@ -37,8 +37,8 @@ def spark() -> None:
 @click.argument("function", metavar="MODULE:FUNCTION")
 @bootstrap_option
 @topology_option
-@click.option("--spout", metavar="NAME", default="", help="The spout whose topics are read, or")
-@click.option("--bolt", metavar="NAME", default="", help="the bolt whose topics are read.")
+@click.option("--spout", metavar="NAME", default="", help="The spout whose topics are read.")
+@click.option("--bolt", metavar="NAME", default="", help="The bolt whose topics are read; not with --spout.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, file_okay=False),

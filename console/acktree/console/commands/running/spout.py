@@ -29,20 +29,23 @@ def spout() -> None:
 @spout.command()
 @click.argument("handler", metavar="MODULE:NAME")
 @click.option(
-    "--spout", "name", metavar="NAME", help="Its name in the topology. Default: as its class declares."
+    "--spout",
+    "name",
+    metavar="NAME",
+    help="The spout's name in the topology. Default: the name that its class declares.",
 )
-@click.option("--task", type=int, help="Of a Spout class: the number of the task, from 0.")
+@click.option("--task", type=int, help="For a Spout class: the number of the task, from 0.")
 @click.option(
     "--option",
     "given",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Of a stage: startingOffsets=latest, failOnDataLoss=false or allowSkip=true; repeatable.",
+    help="For a stage: startingOffsets=latest, failOnDataLoss=false or allowSkip=true; repeatable.",
 )
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Of a stage: take the spout over from a running Spark driver, which then stops.",
+    help="For a stage: take the spout over from a running Spark driver, which then stops.",
 )
 @role_command
 def run(

@@ -73,7 +73,7 @@ def ui(
 ) -> None:
     """Serve the status page, and optionally its figures as metrics, until SIGTERM or SIGINT.
 
-    It reads T.stats, groups and the log, and holds no state.
+    It reads the topic TOPOLOGY.stats, consumer groups and the log, and holds no state.
     """
     log_to_stderr()
     token = read_token(token_file, host)

@@ -25,7 +25,7 @@ EXIT_STUCK, EXIT_UNKNOWN = 1, 3
 @click.command()
 @topology_option
 @duration_option(
-    "--stuck-after", "From this age on a pending record is stuck. Default: three message timeouts."
+    "--stuck-after", "Age at which a pending record counts as stuck. Default: three message timeouts."
 )
 @format_option
 @bootstrap_option

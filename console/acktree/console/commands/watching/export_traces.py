@@ -24,7 +24,7 @@ from acktree.core.reports.liveness import STUCK_AFTER_S, Liveness
 @click.option(
     "--otlp",
     metavar="URL",
-    help="The receiver, such as http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT and the like.",
+    help="The receiver, such as http://localhost:4318. Default: from OTEL_EXPORTER_OTLP_*.",
 )
 @duration_option("--slow", "Also export done records that took longer. Default: only failed ones.")
 @click.option(
@@ -59,8 +59,8 @@ def export_traces(
 ) -> None:
     """Export the tree of every record that failed, timed out or was slow as spans, until SIGTERM or SIGINT.
 
-    It follows the results in the consumer group T.traces, and reads each tree from the log. A second process
-    is a standby.
+    It follows the results in the consumer group TOPOLOGY.traces, and reads each tree from the log. A second
+    process is a standby.
     """
     log_to_stderr()
     sender = OtlpSender(topology, otlp)

@@ -50,8 +50,8 @@ def list_pending(
     """List pending records, oldest first.
 
     They are the records at the frontiers, as spouts report them, and the oldest pending roots of each acker.
-    Exit code 1: one of them is older than --older-than (default: three message timeouts), unless a task has
-    failed it and it is retried. 3: none is, but a process that should report does not.
+    Exit code 1: one of them is older than --older-than (default: three message timeouts), not counting those
+    that a task failed and that will be retried. 3: none is, but a process that should report does not.
     """
     cluster = Cluster(bootstrap, topology, settings)
     snapshot, reports = read_with_reports(cluster)
@@ -95,12 +95,12 @@ def in_text(found: Iterable[PendingRecord]) -> str:
 def remarks(status: Status, found: Sequence[PendingRecord]) -> Iterator[str]:
     """Yield what a table of pending records leaves open: how many there are, what they wait for, notes."""
     yield (
-        f"{len(found)} of {count(status.totals.pending)} pending records are listed: what holds each "
-        f"frontier, and the {OLDEST_ROOTS} oldest roots of each acker"
+        f"{len(found)} of {count(status.totals.pending)} pending records are listed: the record that "
+        f"holds each frontier, and the {OLDEST_ROOTS} oldest roots of each acker"
     )
     for bolt in status.bolts:
         if bolt.lag:
             yield f"bolt {bolt.name} is {bolt.lag} records behind"
     if found:
-        yield f"what one waits for: {trace_command(status.topology, found[0])}"
+        yield f"to see what the oldest one waits for: {trace_command(status.topology, found[0])}"
     yield from (f"note: {note}" for note in (*status.unreported, *status.notes))

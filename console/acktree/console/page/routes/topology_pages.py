@@ -1,6 +1,6 @@
 """Holds all pages of one topology, with their parts: a frame, and a watcher's newest status.
 
-Invariant: its errors are its own pages, so that one unavailable topology does not disturb another's.
+Invariant: its errors show on its own pages, so that one unavailable topology does not disturb another's.
 """
 
 from starlette.applications import Starlette

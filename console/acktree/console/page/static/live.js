@@ -48,7 +48,7 @@
   const twoDigits = (number) => String(number).padStart(2, "0");
   const indicate = () => {
     const since = moment(new Date(seenAt));
-    if (trouble || box.dataset.old) show("away", `old since ${since}`);
+    if (trouble || box.dataset.old) show("away", `stale since ${since}`);
     else if (isSelecting()) show("paused", `paused since ${since}: text is selected`);
     else show("live", "live");
     gone.hidden = !trouble;
@@ -57,7 +57,7 @@
     login.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
     login.hidden = trouble !== LOGIN;
   };
-  const LOGIN = "The login has ended.", SERVER = "The server of this page does not answer.";
+  const LOGIN = "Your login has expired.", SERVER = "The server of this page does not answer.";
 
   const read = async () => {
     const answer = await fetch(location.href, {cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS)});

@@ -1,7 +1,6 @@
-"""Reads what a spout has committed of a record above its group's offset: the newest state of its partition.
+"""Reads whether a record above a spout's committed offset is done, from the newest state of its partition.
 
-Invariant: a record is done, or not, only by a state topic that was read to its end; otherwise that is
-unknown.
+Invariant: the answer is known only if the state topic was read to its end.
 """
 
 from acktree.console.view.cluster import CommittedOffset, OffsetRange, Place

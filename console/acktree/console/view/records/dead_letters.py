@@ -220,7 +220,7 @@ def why_without_source(found: DeadLetter) -> str:
         return "does not name its source record, so it cannot be replayed"
     return (
         f"is message {found.message_id} of spout {found.spout}, which is fed by Python code, so there is no "
-        "source record to trace or replay; give what acktree dead-letter show has to its source again"
+        "source record to trace or replay; send what acktree dead-letter show prints to its source again"
     )
 
 

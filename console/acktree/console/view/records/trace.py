@@ -200,7 +200,7 @@ def _source_log(search: Search) -> OffsetRange | None:
     try:
         existing = [place] if place in cluster.partitions([slot.topic]) else []
     except NotAuthorized as error:
-        search.notes.append(f"where {slot.topic} begins, ends and is committed is not shown: {error}")
+        search.notes.append(f"start, end and committed offset of {slot.topic} are not shown: {error}")
         return None
     return OffsetRange(cluster.starts(existing).get(place, 0), cluster.ends(existing).get(place, 0))
 

@@ -114,7 +114,7 @@ class TreeReader:
         for place, start in starts.items():
             if begins is not starts and 0 < start == begins.get(place):
                 self.mark_incomplete(
-                    f"{place[0]}/{place[1]} holds no records from before its part of the tree"
+                    f"{place[0]}/{place[1]} begins within the time searched: older records of it are gone"
                 )
         return {
             place: OffsetRange(begins[place], ends[place])

@@ -1,8 +1,8 @@
 """Tracks who may hold the slots of a spout: the driver of all its tasks, or one process per task of a stage.
 
-An owner is None, the driver of all tasks, or the number of a task. Invariant: of two owners that may hold the
-same slot the one whose start is later in the state topic has read the other's, fences it, and reads its
-commits; a fence that comes late costs the other a new start. The state of a slot is that of its last owner.
+An owner is the driver of all tasks (None) or of one task (its number). Invariant: of two owners that may hold
+the same slot, the one that starts later by the state topic has read the other's start, fences it, and reads
+its commits; a late fence only makes the other start again. The state of a slot is that of its last owner.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,8 +43,8 @@ class Owners:
         """
         if self._task is not None and states.starts.get(None) != driver_before:
             raise TakenOver(
-                f"a driver of all tasks, in Spark, has run spout {self._spout} since this process began: "
-                "only one of the two may run it; this process stops"
+                f"a Spark driver has taken over all tasks of spout {self._spout} since this process started: "
+                "only one of them may run the spout, so this process stops"
             )
         return [
             self.id_of(owner)

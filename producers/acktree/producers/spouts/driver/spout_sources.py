@@ -23,7 +23,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class TasksChanged(AcktreeError):
-    """A newer version of the topology assigns the partitions of a spout to other tasks; begin again."""
+    """A newer version of the topology assigns the partitions of a spout to other tasks; the task restarts."""
 
 
 class SpoutSources:

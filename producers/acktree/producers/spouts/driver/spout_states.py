@@ -1,6 +1,6 @@
 """Reads the state topic of a spout: its owners' states, their starts, and each source partition.
 
-An owner is the driver of all tasks, None here, or the process that has one task of a stage, its number.
+An owner is the driver of all tasks (None here) or the process of one task of a stage (the task's number).
 Invariant: a record that cannot be read is an error, never skipped.
 """
 

@@ -2,7 +2,7 @@
 
 Invariant: each tuple is in one part that is executed or failed last. If everything fails, such as while a
 database is down, no more is executed than one way down to a single tuple, FURTHER_FAILURES parts, and then
-each remaining part once: about 2 log n + FURTHER_FAILURES executions. For a poison it is about 2 log n.
+each remaining part once: about 2 log n + FURTHER_FAILURES executions. For one poison tuple: about 2 log n.
 """
 
 from collections.abc import Callable, Sequence

@@ -96,7 +96,10 @@ def topic_of(options: SourceOptions, history: History) -> str:
 
 def _plan(options: SourceOptions, history: History) -> StagePlan:
     if (batch := batch_of_task()) is None:
-        raise NotInAQuery("Spark does not tell this task its batch: use a version of Spark that is tested")
+        raise NotInAQuery(
+            "Spark does not pass the batch to this task: use a version that acktree is tested with "
+            "(see docs/spark.md)"
+        )
     topic, where = topic_of(options, history), (options.bootstrap, options.kafka)
     return StagePlan(
         *where,

@@ -38,8 +38,8 @@ def written_columns(names: Sequence[str], target: str) -> list[str]:
     how = [name for name in OF_FAILED_ROWS if name in names]
     if how and "fail" not in names:
         raise BadColumn(
-            f"the rows for {target} have a column {how[0]!r} and no column 'fail': it says when the record "
-            "of a failed row is tried again, and fail, a reason, which rows fail; if it is data, rename it"
+            f"the rows for {target} have a column {how[0]!r} and no column 'fail', which holds the reason of "
+            f"each row that fails. Add it; or rename {how[0]!r}, which controls the retry of such rows"
         )
     return [name for name in COLUMNS if name in names]
 

@@ -116,7 +116,7 @@ class SourceTraces:
 
     def _log_unread(self, why: str) -> None:
         self._is_off = True
-        log.warning("tuples go without their trace: %s", why, extra={"action": "traces_unread"})
+        log.warning("tuples are written without trace context: %s", why, extra={"action": "traces_unread"})
 
     def close(self) -> None:
         """Close the connections."""

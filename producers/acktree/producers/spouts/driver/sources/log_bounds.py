@@ -108,7 +108,7 @@ def check_ends(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping[i
         topic, partition, slot = beyond[0].topic, beyond[0].partition, beyond[0].slot
         raise DataLoss(
             f"{topic}/{partition} ends at offset {ends[slot]}, but group {options.group} is at "
-            f"{next_offsets[slot]}: records were truncated, or the offset was set by hand; what is "
+            f"{next_offsets[slot]}: records were truncated, or the offset was set by hand; records "
             "written below it would be skipped. To continue at the end, start with failOnDataLoss=false; to "
             "start elsewhere, set the group's offset with kafka-consumer-groups"
         )
@@ -144,10 +144,10 @@ def next_available(consumer: Consumer, place: TopicPartition, end: int, options:
     name = f"{place.topic}/{place.partition}"
     if options.fail_on_data_loss:
         raise OffsetOutOfRange(
-            f"{name} holds offsets {low} to {high - 1} and no longer {position} to {following - 1}, which "
-            "are not done: they were removed by retention, or truncated, or the topic was recreated, and "
-            "are lost. To count them as done, start with failOnDataLoss=false; to continue elsewhere, set "
-            f"the offset of group {options.group} with kafka-consumer-groups"
+            f"{name} no longer holds offsets {position} to {following - 1}, which are not done; it holds "
+            f"{low} to {high - 1}. The lost records were removed by retention, or truncated, or their topic "
+            "was recreated. To count them as done, start with failOnDataLoss=false; to continue elsewhere, "
+            f"set the offset of group {options.group} with kafka-consumer-groups"
         )
     lost = (name, position, following - 1)
     log.warning("%s: offsets %d to %d are lost and counted as done", *lost, extra={"action": "records_lost"})

@@ -48,7 +48,7 @@ class TopicEnds:
             if topic not in names:
                 text = (
                     f"topic {topic!r}, which {self._component} reads, does not exist; if it was deleted, "
-                    "the records of it that were not done are lost: create it, or remove it from the topology"
+                    "its records that were not done are lost. Create it, or remove it from the topology"
                 )
                 refuse_missing(self._admin, self._bootstrap, topic, text)
 
@@ -81,9 +81,9 @@ class TopicEnds:
                 if is_gone:
                     places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
                     raise VanishedPartition(
-                        f"of {places}, which {self._component} reads, a partition is gone: its topic was "
-                        "deleted and recreated with fewer; records of the old one that were not done are "
-                        "lost. Start again to read the new one"
+                        f"{self._component} reads {places}, but a partition is gone: the topic was deleted "
+                        "and recreated with fewer partitions; records of the old topic that were not done "
+                        "are lost. Start again to read the new topic"
                     ) from error
                 raise
         return {source.slot: found[source.topic, source.partition] for source in sources}

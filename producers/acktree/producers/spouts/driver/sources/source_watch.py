@@ -117,8 +117,8 @@ class SourceWatch:
         if self._options.fail_on_data_loss:
             group = self._options.group
             raise DataLoss(
-                f"topic {topic!r} was deleted and recreated since group {group} read it: what was "
-                "not done of the old one is lost. To read the new one from its beginning, start with "
+                f"topic {topic!r} was deleted and recreated since group {group} read it: records of "
+                "the old topic that were not done are lost. To read the new one from its start, start with "
                 "failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups "
                 "and start with allowSkip=true"
             )
