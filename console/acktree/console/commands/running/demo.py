@@ -8,14 +8,16 @@ from rich.console import Console
 from acktree.console.commands.options import format_option
 from acktree.console.devbroker.owner import leaving_on_signals
 
+LINES = {"spark": 1_000_000, "python": 200_000}
+"""How many are sent by engine: each takes a minute or two on two cores, start included."""
+
 
 @click.command()
 @click.option(
     "--lines",
-    default="1000000",
-    show_default=True,
     metavar="N|all",
-    help="Number of lines of the Python standard library to send, repeated as needed; all: each line once.",
+    help="Number of lines of the Python standard library to send, repeated as needed; all: each line once. "
+    f"Default: {LINES['spark']}; with python {LINES['python']}.",
 )
 @click.option(
     "--engine",
@@ -25,8 +27,9 @@ from acktree.console.devbroker.owner import leaving_on_signals
     help="What runs the stage. With python the stage's process is killed once as well.",
 )
 @format_option
-def demo(lines: str, engine: str, style: str) -> None:
+def demo(lines: str | None, engine: str, style: str) -> None:
     """Run broker, ackers, worker and stage here, send text through, kill an acker, and check the result."""
+    lines = lines or str(LINES[engine])
     if lines != "all" and not (lines.isdigit() and int(lines) > 0):
         raise click.BadParameter(
             f"{lines!r} is neither a whole number from 1 nor 'all'", param_hint="--lines"
