@@ -1,4 +1,4 @@
-"""The Spark side: an order in JSON becomes one tuple per line; what is no order fails."""
+"""The Spark side: an order in JSON becomes one tuple per line; anything else fails."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
