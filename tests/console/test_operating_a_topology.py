@@ -236,7 +236,7 @@ def test_trace_shows_both_emissions_of_the_poison_and_its_dead_letter(running: R
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("trace", "nothing", "0", "1"), "reads no partition nothing/0"),
+        (("trace", "nothing", "0", "1"), "does not read nothing/0"),
         (("trace", "--root", "ffffffffffffffff"), "is of slot"),
         (("trace", "--dead-letter", "999"), "holds no record at offset 999"),
         (("dead-letter", "show", "3/9"), "holds no record at 9"),

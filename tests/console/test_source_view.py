@@ -201,7 +201,7 @@ def acker_report(age_s=0.0, partitions=1):
 
 
 NO_ROOTS = "which roots are pending is not known"
-NO_SPOUT = "what it has pending is not known"
+NO_SPOUT = "its pending records are not known"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_stuck_worker_is_named_with_its_record_before_the_frontier_that_it_hol
     first, *others = stuck(SPOUT, COUNT)
     assert (first.kind, first.where) == ("stuck-worker", "count@host-7:4711-ab12")
     assert first.text == (
-        "bolt count executes words/0/12 of source record lines/0/7, for 170 s; "
+        "bolt count has been executing words/0/12 of source record lines/0/7 for 170 s; "
         f"see: acktree trace --topology t --root {ROOT}"
     )
     assert [each.kind for each in others] == ["held-frontier"]
@@ -83,8 +83,8 @@ def test_a_stall_outside_execute_names_the_method():
     spout = report("spout", "lines", "lines@a:1", stalled_s=500.0, calling="next_tuple")
     acker = report("acker", "acker", "a:2", stalled_s=400.0, executing_root="$(reboot)")
     first, second, *_ = stuck(spout, acker)
-    assert first.text == "spout lines is stalled in next_tuple, for 500 s"
-    assert second.text == "acker acker is stalled outside user code, for 400 s"
+    assert first.text == "spout lines has been stalled in next_tuple for 500 s"
+    assert second.text == "acker acker has been stalled outside user code for 400 s"
 
 
 def test_a_report_of_a_worker_that_continues_ends_its_stall():
@@ -106,7 +106,7 @@ def test_a_starting_spout_is_not_missing_and_its_pending_records_are_unknown():
     assert "no-spout" not in {each.kind for each in stuck(starting)}
     found.add_record(starting.encode(), NOW_MS)
     status = make_status(seen(published()), found)
-    assert "spout lines is starting: what it has pending is not known yet" in status.unreported
+    assert "spout lines is starting: its pending records are not known yet" in status.unreported
     assert "running, starting" in describe_text(status)
     assert [each.instance for each in status.processes] == ["lines@host:7"]
     found.add_record(SPOUT.encode(), NOW_MS)

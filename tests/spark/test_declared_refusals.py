@@ -141,7 +141,7 @@ def test_a_source_without_the_declaration_is_refused(tester: StageTester) -> Non
     register(tester.spark)
     rows = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in")).load()
     tester.query = declared.write(tester, same(rows))
-    check_refused(tester, "give the source option plan=narrow, too")
+    check_refused(tester, "set plan=narrow on the source as well")
 
 
 def test_foreach_batch_refuses_a_source_with_the_declaration(tester: StageTester) -> None:

@@ -48,7 +48,7 @@ class Emit:
 
         Raises:
             NotInHand: called outside ``execute``.
-            WrongTopic, NotSerializable, ReservedHeader, WrongThread: see there.
+            WrongTopic, NotSerializable, ReservedHeader, WrongThread: see each error.
         """
         self.many(((value, topic, key, headers, timestamp_ms),))
 

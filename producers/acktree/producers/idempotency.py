@@ -31,7 +31,7 @@ def key_of(tup: Tuple, part: str | int = "") -> str:
     ``part`` distinguishes several writes for one source record, such as by the index of a word in its line.
 
     Raises:
-        NoLastingKey: see there.
+        NoLastingKey: the tuple has no source record with lasting coordinates.
     """
     origins = sorted(tup.origins)
     if not origins or any(not origin.topic for origin in origins):
@@ -72,7 +72,7 @@ class WriteOnce:
         default: if all writes of a source record share one ``part``, only the first is written.
 
         Raises:
-            NoLastingKey: see there.
+            NoLastingKey: the tuple has no source record with lasting coordinates.
         """
         key = key_of(tup, part)
         first = min(tup.origins)
@@ -83,7 +83,7 @@ class WriteOnce:
     def forget(self, cursor: Cursor, spout: str, topic: str, partition: int, frontier: int) -> int:
         """Delete the keys below an offset that the spout's group has committed; return how many.
 
-        Not before the bolt's group has committed the ends that its topics had when that offset was read: a
+        Wait until the bolt's group has committed the ends that its topics had when that offset was read: a
         worker that dies executes the inputs since its last commit again, though their records are done.
         Keys at the same offsets of former topics of the same name go as well.
         """

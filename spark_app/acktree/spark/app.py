@@ -110,7 +110,7 @@ def _load_before_spark(place: str) -> Callable[..., Any] | None:
 
 
 def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = None) -> SparkSession:
-    """Return the session to run in: the one there is, else a local one on all cores.
+    """Return the session to run in: the active one, else a local one on all cores.
 
     A local one keeps its temporary files in ``scratch``, unless Spark is configured otherwise.
 

@@ -3,7 +3,7 @@
 Invariant: tuples are in the log before the init of their root, and a root has one message, over all outputs.
 
 There are two ways to do this. The general one is correct for any plan (explode, union, join, several
-outputs): inputs and outputs are united and shuffled by root. If the plan is narrow, one task has read and
+outputs): inputs and outputs are unioned and shuffled by root. If the plan is narrow, one task has read and
 written all rows of a root, so it sends the init itself: no shuffle, no second pass. Either way a record
 without output gets an init with value 0 and is done immediately.
 
@@ -80,7 +80,7 @@ class Stage:
         """Read the topology; ``options`` are those of the source, and override the topology's.
 
         Raises:
-            BadOption, UnknownTopology, BrokerUnreachable, BadTransform: see there.
+            BadOption, UnknownTopology, BrokerUnreachable, BadTransform: see each error.
         """
         self._transform = transform
         options_ = SourceOptions.parse(options)
@@ -102,7 +102,7 @@ class Stage:
 
         Raises:
             ShuffledBeforeStage: the batch is not what the source has read.
-            BadTransform, BadColumn: the transform returned what cannot be sent.
+            BadTransform, BadColumn: the transform returned something that cannot be sent.
         """
         # Life of a record, step 4.
         self._check_plan(batch)
@@ -154,7 +154,7 @@ class Stage:
     def _check_plan(self, batch: DataFrame) -> None:
         if not self._is_plan_checked and not is_straight(kinds := rdds_before(batch)):
             raise ShuffledBeforeStage(
-                "rows were shuffled, united, aggregated or kept as state between the source and the stage "
+                "rows were shuffled, unioned, aggregated or kept as state between the source and the stage "
                 f"({', '.join(dict.fromkeys(kinds))}); do that in the transform that is given to the stage"
             )
         self._is_plan_checked = True

@@ -227,7 +227,7 @@ class TopologyTester(RunningTopology):
         return self._in_world(lambda: self._faults.repeat(what, number, times))
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Set the wall clock of a process wrong from now on; ``broker`` is the broker's."""
+        """Skew the wall clock of a process from now on; ``broker`` is the broker's."""
         self._check_open()
         if name == "broker":
             self.cluster.clock_step_s += seconds

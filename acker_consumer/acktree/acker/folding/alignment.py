@@ -1,6 +1,6 @@
 """Keeps the two topics of a partition aligned in log time while the acker catches up.
 
-An acker that is far behind and read all inits first, or all acks, would hold every root of the backlog in its
+An acker far behind that read all inits first, or all acks, would hold every root of the backlog in its
 table. So both topics are read at about the same log time.
 Invariant: a topic waits only while the other one has records to read, so waiting cannot become a stall. Pure.
 """

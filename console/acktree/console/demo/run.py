@@ -97,7 +97,7 @@ def send_text(bootstrap: str, lines: list[str]) -> SentText:
                 producer.poll(0.1)
         sent.partitions[partition].append(line)
     if left := producer.flush(60):
-        raise ChildFailed(f"the broker did not take {left} lines of the text")
+        raise ChildFailed(f"the broker did not accept {left} lines of the text")
     return sent
 
 
@@ -184,7 +184,7 @@ def _pipeline(watch: ProgressView, children: dict[str, ChildProcess], lines: int
     killed = False
     while spark.exit_code is None:
         if time.monotonic() - started_s > LIMIT_S:
-            raise ChildFailed(f"the text was not done within {LIMIT_S:g} s:\n{spark.tail()}")
+            raise ChildFailed(f"the text was not processed within {LIMIT_S:g} s:\n{spark.tail()}")
         watch.first_record_s = watch.first_record_s or first_record_s(checkpoint)
         watch.tick()
         if not killed and watch.counts["completed"] >= KILL_AT * lines:
@@ -219,7 +219,7 @@ def _python_pipeline(
     victims, committed = ["acker-1", PYTHON], 0
     while committed < lines:
         if time.monotonic() - started_s > LIMIT_S:
-            raise ChildFailed(f"the text was not done within {LIMIT_S:g} s:\n{children[PYTHON].tail()}")
+            raise ChildFailed(f"the text was not processed within {LIMIT_S:g} s:\n{children[PYTHON].tail()}")
         watch.tick()
         _, committed = committed_offsets(bootstrap, topology.group_of("lines"), TOPIC, PARTITIONS)
         watch.committed(committed)

@@ -57,7 +57,7 @@ class BrokerChecks:
         size = f"message.max.bytes and max.message.bytes={conclusions.RECORD_BYTES} or more"
         return [
             Check("topic", f"create a topic {PREFIX}…", self._topic, factor, _TOPICS),
-            Check("topic id", "tell topics of one name apart", self._topic_id, "", _TOPICS),
+            Check("topic id", "tell recreated topics apart", self._topic_id, "", _TOPICS),
             Check("append time", "a topic with LogAppendTime", self._append_time, control, _TOPICS),
             Check("clock", "this machine's clock against the broker's", self._clock),
             Check("compaction", "a topic with cleanup.policy=compact", self._compaction, compact, _TOPICS),

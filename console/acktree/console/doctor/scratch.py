@@ -34,7 +34,7 @@ class Scratch:
         self._factor = factor or BROKER_DEFAULT
         self._asked_for: list[str] = []
         self._topic: str | None = None
-        self._why_none = (Answer.NO_ANSWER, "no topic to ask with")
+        self._why_none = (Answer.NO_ANSWER, "there is no test topic")
 
     @property
     def topic(self) -> str:
@@ -48,7 +48,7 @@ class Scratch:
         try:
             self._topic = self.create("", {})
         except KafkaException as error:
-            self._why_none = (Answer.NO_ANSWER, f"no topic to ask with: {error.args[0].str()}")
+            self._why_none = (Answer.NO_ANSWER, f"no test topic could be created: {error.args[0].str()}")
             raise
         return self._topic
 

@@ -146,7 +146,7 @@ def _refuse_blindness(scratch: Scratch) -> None:
     answer = scratch.admin.describe_cluster(include_authorized_operations=True, request_timeout=REQUEST_S)
     allowed = world.wait_for(answer, REQUEST_S).authorized_operations or ()  # None for no right at all
     if AclOperation.DESCRIBE not in allowed:
-        raise Unknown(Answer.FORBIDDEN, "this principal may not see ACLs, as far as the broker says")
+        raise Unknown(Answer.FORBIDDEN, "according to the broker, this principal may not see ACLs")
 
 
 def _rights_of(

@@ -1,8 +1,8 @@
 """Checks whether the parts found of a tree add up: the acker's arithmetic, by component. Pure.
 
-The tuples that a spout's init and a bolt's acks report must be the tuples found. Records with times of their
-own, compaction and retention hide tuples from a search by time; that shows here.
-Invariant: it does not report sums that differ for a known reason, such as a tuple in work.
+The tuples that a spout's init and a bolt's acks report must be the tuples found. Records with custom
+timestamps, compaction and retention hide tuples from a search by time; that shows here.
+Invariant: it does not report sums that differ for a known reason, such as a tuple in hand.
 """
 
 from acktree.console.view.records.tree import RootFindings

@@ -145,7 +145,7 @@ def _tree(
         del gathered.tuples[MAX_TUPLES:]
     emission = make_emission(gathered, history, commits, not incomplete)
     if is_acked and emission.open_value != "0":
-        incomplete.append("messages of it are missing: those found do not add up to a finished tree")
+        incomplete.append("some of its messages are missing: those found do not add up to a finished tree")
     others = emissions[origin.slot, origin.offset] - {finished.root}
     return ReadTree(finished, emission, source, tuples, tuple(sorted(others)), incomplete)
 

@@ -119,9 +119,9 @@ def _unreported(
     for spout in waiting:
         if not spout.processes:
             silent = _silence(reports, "spout", spout.name, now_ms)
-            yield f"no process of spout {spout.name} has reported {silent}: what it has pending is not known"
+            yield f"no process of spout {spout.name} has reported {silent}: its pending records are not known"
         elif spout.is_starting:
-            yield f"spout {spout.name} is starting: what it has pending is not known yet"
+            yield f"spout {spout.name} is starting: its pending records are not known yet"
     reported = sum(acker.partitions for acker in ackers)
     if waiting and topology.ackers and not ackers:
         silent = _silence(reports, "acker", None, now_ms)

@@ -78,10 +78,10 @@ def _stuck_workers(topology: Published, stalls: Iterable[Stall], after_s: float)
     for each in stalls:
         if each.stalled_s <= min(after_s, each.stuck_after_s or after_s):
             continue
-        what = f"is stalled in {each.calling}" if each.calling else "is stalled outside user code"
+        what = f"has been stalled in {each.calling}" if each.calling else "has been stalled outside user code"
         if each.executing is not None:
-            what = f"executes {each.executing}{_source_of(topology, each.root)}"
-        text = f"{each.role} {each.component} {what}, for {each.stalled_s:.0f} s"
+            what = f"has been executing {each.executing}{_source_of(topology, each.root)}"
+        text = f"{each.role} {each.component} {what} for {each.stalled_s:.0f} s"
         if each.root is not None:
             text += f"; see: acktree trace --topology {topology.name} --root {each.root}"
         yield Stuck("stuck-worker", each.instance, text)

@@ -87,7 +87,7 @@ class BatchCollector:
 
         Raises:
             UnevenBatch: values, anchors and keys differ in length.
-            WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
+            WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see each error.
         """
         collector, count = self._collector, len(values)
         try:

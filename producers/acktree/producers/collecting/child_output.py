@@ -1,4 +1,4 @@
-"""Where a collector writes children: what a topic never accepts fails its parents, any other error is fatal.
+"""Writes a collector's children: one that its topic never accepts fails its parents, other errors are fatal.
 
 Invariant: a fatal error is kept, so a bolt that swallows it acks nothing afterwards. Does not know Kafka.
 """

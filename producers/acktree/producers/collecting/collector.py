@@ -97,7 +97,7 @@ class Collector:
         (``Misuses.refuse_call``), the anchors fail.
 
         Raises:
-            WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
+            WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see each error.
         """
         # Life of an ack, step 3.
         parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
@@ -242,7 +242,7 @@ class Collector:
         A tuple with a child that was not sent fails instead, with that reason.
 
         Raises:
-            AckedTwice, NotInHand, WrongThread: see there.
+            AckedTwice, NotInHand, WrongThread: see each error.
         """
         # Life of an ack, step 5.
         with self.guard:
@@ -280,7 +280,7 @@ class Collector:
         In an ``except`` clause the stack trace goes with it.
 
         Raises:
-            AckedTwice, NotInHand, WrongThread, InvalidRetry: see there.
+            AckedTwice, NotInHand, WrongThread, InvalidRetry: see each error.
         """
         error = sys.exception() or (reason if isinstance(reason, BaseException) else None)
         with self.guard:
@@ -324,7 +324,7 @@ class Collector:
         The reset is sent immediately, however long ``execute`` takes and whatever is not committed yet.
 
         Raises:
-            AckedTwice, NotInHand, WrongThread: see there.
+            AckedTwice, NotInHand, WrongThread: see each error.
         """
         with self.guard:
             if not self.faults.check_in_hand(tup, "reset the timeout of"):

@@ -1,7 +1,7 @@
-"""What a tuple or a batch has emitted, until its ``execute`` has returned: nothing of a failed one is sent.
+"""Holds what a tuple or a batch emits until its ``execute`` returns: nothing of a failed one is sent.
 
 Invariant: a batch that may be sent in parts holds about MAX_HELD_BYTES; beyond that they are sent, and it
-cannot be executed again: with children of two tries in the log no tree of them would ever be done.
+cannot be executed again: trees with children of two tries in the log would never be done.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """When the source record of a failed tuple is emitted again: as the bolt says, or after its spout's back-off.
 
-Invariant: what leaves here is BACK_OFF, NEVER, or a delay in milliseconds of at most half of the control
+Invariant: the result is BACK_OFF, NEVER, or a delay in milliseconds of at most half of the control
 records' retention; anything else that a bolt says is refused.
 """
 

@@ -1,4 +1,4 @@
-"""What a spout written in Python emits with, and the numbers of its messages.
+"""Emits the messages of a spout written in Python, and numbers them.
 
 Invariant: one root per message id; its init is the XOR of the consumer edges of everything that one call of
 ``next_tuple`` emitted for it. It is packed once, when that call has returned and all its tuples are in the
@@ -98,12 +98,12 @@ class SpoutEmitter:
         Raises:
             AlreadyPending: the id of an earlier call is still pending.
             WrongThread: the calling thread is not the one that calls ``next_tuple``.
-            WrongTopic, NotSerializable, ReservedHeader: see there.
+            WrongTopic, NotSerializable, ReservedHeader: see each error.
         """
         if self._thread_id() != self._thread:
             raise WrongThread(
                 f"cannot emit in thread {world.thread_name()!r}: a spout may emit only in the thread that "
-                "calls next_tuple; give what comes in other threads to a queue.Queue, and let next_tuple "
+                "calls next_tuple; put data from other threads into a queue.Queue, and let next_tuple "
                 "empty it"
             )
         target = self.targets.find(topic)

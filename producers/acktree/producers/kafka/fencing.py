@@ -50,7 +50,7 @@ def find_owners(
             if committed.error is None and committed.offset >= 0:
                 owners.add(decode_owner(metadata_of(committed), committed.offset))
 
-    _retry_request(request, may_wait, f"who owned the partitions of {group}")
+    _retry_request(request, may_wait, f"request for the owners of the partitions of {group}")
     return owners - {b""}
 
 
@@ -93,7 +93,7 @@ def fence(settings: Mapping[str, Any], transactional_id: str, may_wait: MayWait)
     """Fence a transactional id: abort its open transaction and reject its old producer from now on."""
     producer = make_producer({**settings, "transactional.id": transactional_id})
     init_transactions = partial(producer.init_transactions, REQUEST_TIMEOUT_S)
-    if _retry_request(init_transactions, may_wait, f"fencing of {transactional_id}"):
+    if _retry_request(init_transactions, may_wait, f"request to fence {transactional_id}"):
         log.info("fenced %s", transactional_id, extra={"action": "taken_over"})
 
 

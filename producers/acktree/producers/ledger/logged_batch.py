@@ -95,7 +95,7 @@ class PlannedBatch:
             if data["format"] != FORMAT:
                 raise CheckpointMismatch(
                     f"the checkpoint holds offsets of format {data['format']}, this version reads {FORMAT}; "
-                    "start with a new checkpoint: what is done is kept on the state topic"
+                    "start with a new checkpoint: progress is kept on the state topic"
                 )
             ranges = tuple(Range(*fields) for fields in data["ranges"])
             replays = tuple(Replays._make((*each[:-1], _sums(each[-1]))) for each in data["replays"])

@@ -73,7 +73,7 @@ class DeadLetter:
         """Go on to the next form: the topic takes none of this size. Raises BrokerRefused: there is none."""
         if len(self.forms) == 1:
             raise BrokerRefused(
-                f"topic {self.topic} accepts no dead letter, even without its record: "
+                f"topic {self.topic} rejects even a dead letter without the content of its record: "
                 "raise the max.message.bytes of this topic"
             )
         del self.forms[0]
@@ -168,7 +168,7 @@ class StateTopic:
         if self.topic not in self._names():
             text = (
                 f"topic {self.topic!r}, which holds the state of the spout, does not exist; create it with: "
-                "acktree topology apply FILE. If it was deleted, what was in flight may be emitted again"
+                "acktree topology apply FILE. If it was deleted, records in flight may be emitted again"
             )
             refuse_missing(self._admin, self._bootstrap, self.topic, text)
 
@@ -215,7 +215,7 @@ class StateTopic:
         while is_read is None or not is_read():
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(
-                    f"{self.topic} could not be read up to the record of this start within "
+                    f"{self.topic} could not be read up to the record written by this start within "
                     f"{READ_TIMEOUT_S:g} s: the broker does not answer, or keeps a transaction of a "
                     "dead process open; start again once it has timed out"
                 )

@@ -1,7 +1,8 @@
 """Enforces the time limit of ``execute`` from the worker's loop: the tuple fails, the others continue.
 
-Invariant: time counts only while the loop runs and waits for no broker, so a process that was stopped, or its
-broker, costs no tuple its time. A thread that does not come back after its tuple has failed ends the process.
+Invariant: time counts only while the loop runs and waits for no broker, so a suspended process or a
+missing broker does not use up a tuple's limit. A thread that does not come back after its tuple has failed
+ends the process.
 """
 
 import logging

@@ -1,8 +1,9 @@
 """The worker: the one loop that reads a bolt's topics, executes it, sends its output and commits offsets.
 
 Invariant: children and acks are durable before the offsets of their inputs are committed: periodically, when
-a partition is revoked, and at a stop. A turn ends after the tuple during which its time is up or a stop is
-requested; the others wait. Callbacks run inside the loop's own calls; another thread only watches it.
+a partition is revoked, and at a stop. A turn ends after the tuple that is being executed when its time is
+up or a stop is requested; the others wait. Callbacks run inside the loop's own calls; another thread only
+watches it.
 """
 
 import logging

@@ -36,7 +36,7 @@ _CONSUMER: dict[str, tuple[Any, str]] = {
     "check.crcs": (True, "a record damaged in transit must be an error, not a tuple"),
     "auto.offset.reset": (
         "earliest",
-        "what was written before the group's first commit would be skipped, and its trees never done",
+        "records from before the group's first commit would be skipped, and their trees would never finish",
     ),
 }
 _PRODUCER: dict[str, tuple[Any, str]] = {

@@ -191,12 +191,13 @@ class Topology(_Table):
                 )
             if table.block > 1 and table.spark.complete == "batch":
                 raise _Mistake(
-                    ("spouts", spout, "block"), 'needs roots, and with complete = "batch" there are none'
+                    ("spouts", spout, "block"),
+                    'needs roots, and with complete = "batch" there are none; omit one of them',
                 )
             if table.breaker and (self.ackers == 0 or table.spark.complete == "batch"):
                 raise _Mistake(
                     ("spouts", spout, min(table.breaker)),
-                    'needs results, and with ackers = 0 or complete = "batch" there are none',
+                    'needs results, and with ackers = 0 or complete = "batch" there are none; omit it',
                 )
             if table.block > table.max_pending:
                 raise _Mistake(
@@ -216,7 +217,8 @@ class Topology(_Table):
                     )
         if sources := sorted(set(owner) & set(emitted)):
             raise _Mistake(
-                ("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is also emitted by this topology"
+                ("spouts", owner[sources[0]], "topics"),
+                f"{sources[0]!r} is also emitted by this topology: read it with a bolt, or rename one",
             )
         reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
         for topic in (*owner, *emitted):

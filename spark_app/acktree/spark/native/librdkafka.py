@@ -53,7 +53,7 @@ def _linked_library() -> Any:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (AttributeError, OSError) as error:
-        raise NativeOff(f"this build of confluent-kafka has no librdkafka of its own: {error}") from error
+        raise NativeOff(f"this build of confluent-kafka does not include librdkafka: {error}") from error
     return library
 
 

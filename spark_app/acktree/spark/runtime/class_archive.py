@@ -61,7 +61,10 @@ def make_archive() -> Path:
     """
     path = archive_path()
     if " " in str(path):
-        raise NoArchive(f"the path {path} has a blank, where Spark splits JVM options: set XDG_CACHE_HOME")
+        raise NoArchive(
+            f"the path {path} contains a space, where Spark splits JVM options: set XDG_CACHE_HOME to a "
+            "folder without one"
+        )
     with tempfile.TemporaryDirectory(prefix=f"{path.name}-", dir=path.parent) as folder:
         new = Path(folder, path.name)
         command = [sys.executable, "-m", "acktree.spark.class_archive_query", str(new)]

@@ -1,8 +1,8 @@
 """Counts how often the tasks of one job ran: a task that wrote outside a transaction must have run once.
 
-Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
-were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. A run that did not
-end shows by the number of its attempt, or by its stage's: if a task cannot fetch its input, Spark runs the
+Invariant: a second completed run of a task is detected, whether it is another attempt or a rerun after its
+rows were lost on the way to the shuffle: Spark adds up an accumulator for every completed run. A run that did
+not end is detected by its attempt number, or its stage's: if a task cannot fetch its input, Spark runs the
 stage again and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
 counts as run again.
 """

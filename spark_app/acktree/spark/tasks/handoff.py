@@ -163,9 +163,7 @@ def read_handoff(declared_by: str = "") -> ReadTaskName | None:
 def _why(declared_by: str) -> str:
     if not declared_by:
         return ""
-    return (
-        f", not for {declared_by}: give the source option plan=narrow, too. If it has it: {DECLARED_WRONGLY}"
-    )
+    return f", not for {declared_by}: set plan=narrow on the source as well. If it is set: {DECLARED_WRONGLY}"
 
 
 def end_handoff(declared_by: str = "") -> None:

@@ -39,7 +39,7 @@ def acl() -> None:
 @click.option(
     "--file", type=click.Path(path_type=Path), help="A topology file instead of --topology; needs no broker."
 )
-@click.option("--host", default="*", show_default=True, help="The only host it may connect from.")
+@click.option("--host", default="*", show_default=True, help="The only host the principal may connect from.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--execute", is_flag=True, help="Create the ACLs on the cluster. Without it they are only printed."

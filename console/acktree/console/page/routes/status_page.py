@@ -46,7 +46,7 @@ class StatusPages:
 def why_old(state: PageState) -> str | None:
     """Return why the figures are not those of now, None while they are."""
     if state.error is None and state.since_s > OLD_AFTER_S:
-        return "Reading the topology is taking long: the broker is slow to answer."
+        return "Reading the topology is taking a long time: the broker is slow to answer."
     return state.error
 
 

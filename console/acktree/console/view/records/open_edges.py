@@ -1,6 +1,6 @@
 """Computes which consumer edges of a tree are open from the sum of its messages. Pure.
 
-The XOR of a root's init and acks is the XOR of the edges that stand in one message only. Given the edges of
+The XOR of a root's init and acks is the XOR of the edges that occur in only one message. Given the edges of
 the tuples found on the topics, the open ones are the subset with that sum: linear algebra over GF(2).
 Invariant: an answer says whether it is the only one; a guess is never shown as a fact.
 """

@@ -80,7 +80,7 @@ def target_of_record(topology: Published, topic: str, partition: int, offset: in
             return TraceTarget(slot, offset)
     sources = sorted({f"{slot.topic}/{slot.partition}" for slot in topology.slots if slot.topic})
     raise UnknownRecord(
-        f"topology {topology.name} reads no partition {topic}/{partition}; "
+        f"topology {topology.name} does not read {topic}/{partition}; "
         f"it reads: {', '.join(sources) or 'none'}"
     )
 

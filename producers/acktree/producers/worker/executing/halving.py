@@ -1,7 +1,7 @@
 """Executes a failed batch again in halves, and those that fail in halves, so that only the poison fails.
 
 Invariant: each tuple is in one part that is executed or failed last. If everything fails, such as while a
-database is down, no more is executed than one way down to a single tuple, FURTHER_FAILURES parts, and then
+database is down, it executes only one path down to a single tuple, FURTHER_FAILURES more parts, and then
 each remaining part once: about 2 log n + FURTHER_FAILURES executions. For one poison tuple: about 2 log n.
 """
 

@@ -32,7 +32,7 @@ def written_columns(names: Sequence[str], target: str) -> list[str]:
     missing = [name for name in ("value", "anchors") if name not in names]
     if missing:
         raise BadColumn(
-            f"the rows for {target} have no column {missing[0]!r}; it needs value and anchors "
+            f"the rows for {target} have no column {missing[0]!r}; rows need value and anchors "
             "(carry anchors along from the source), and may have key, headers and fail"
         )
     how = [name for name in OF_FAILED_ROWS if name in names]

@@ -39,8 +39,8 @@ def check_offsets(batch: PlannedBatch) -> None:
     for topic, partition, end in ends:
         if end - 1 > MAX_OFFSET:
             raise OffsetTooLarge(
-                f"{topic}/{partition} has reached offset {end - 1}, but a root id holds offsets to "
-                f"{MAX_OFFSET} only (40 bits): an acker could not tell its records from older ones. Let the "
+                f"{topic}/{partition} has reached offset {end - 1}, but a root id holds offsets up to "
+                f"{MAX_OFFSET} (40 bits): an acker could not tell its records from older ones. Let the "
                 "producers write to a new topic, name it in the topology, and process the rest of this "
                 "partition with complete=batch, which needs no root ids"
             )
