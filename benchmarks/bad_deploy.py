@@ -2,7 +2,7 @@
 
     python benchmarks/bad_deploy.py [-b HOST:PORT] [--rate 5000] [--bad 120] [--max-attempts 2] [--no-breaker]
 
-Runs an acker, a Spark application and a worker, all as processes of their own. The bolt is good, then bad,
+Runs an acker, a Spark application and a worker, each in its own process. The bolt is good, then bad,
 then good again; records come at the rate until then. Ends when all are done, or after --limit seconds more.
 """
 

@@ -1,11 +1,11 @@
-"""How long the acker reads nothing after a worker was killed: how long the end of `T.ack` stands still.
+"""How long the acker reads nothing after a worker was killed: how long the end of `T.ack` does not move.
 
     python benchmarks/failover.py [-b HOST:PORT] [--rounds 3]
 
-Two workers of one bolt, tuples at a steady rate, SIGKILL for one of them; with exactly once, while a
-transaction of its own holds the last stable offset of a partition of `T.ack`: the worst moment. The result is
-the longest time in which such an offset did not move, while the other worker went on acking. Kinds: at least
-once; exactly once; exactly once with ``group.instance.id``, where the killed worker is started again at once
+Two workers of one bolt, tuples at a steady rate, SIGKILL for one of them; with exactly once, while its own
+open transaction holds the last stable offset of a partition of `T.ack`: the worst moment. The result is the
+longest time in which such an offset did not move, while the other worker kept acking. Kinds: at least
+once; exactly once; exactly once with ``group.instance.id``, where the killed worker is restarted immediately
 under its name, as systemd or Kubernetes would. Half a minute for each kind and round.
 """
 
@@ -77,7 +77,7 @@ class _Ends:
         self._places = [TopicPartition(topic, partition) for partition in range(ACKERS)]
 
     def longest_pause_s(self, seconds: float, since_s: float | None = None) -> float:
-        """Return the longest time in which one partition's end stood still, within so many seconds.
+        """Return the longest time in which one partition's end did not move, within ``seconds``.
 
         Counted from ``since_s`` by the monotonic clock, or from now.
         """
@@ -98,7 +98,7 @@ class _Ends:
         return zip(self._places, self._bounds(), strict=True)
 
     def is_held(self) -> bool:
-        """Return whether a last stable offset stands still while records are written behind it."""
+        """Return whether a last stable offset does not move while records are written behind it."""
         before = self._bounds()
         time.sleep(HELD_S)
         return any(
@@ -165,7 +165,7 @@ def _kill(victim: ChildProcess, ends: _Ends, *, in_transaction: bool) -> float:
 
 
 def _emit(kafka: Cluster, deployment: Deployment, stopped: threading.Event) -> None:
-    """Write tuples at RATE_PER_S, each of a tree of its own."""
+    """Write tuples at RATE_PER_S, each in its own tree."""
     producer, headers_of, emitted = kafka.producer(), deployment.headers(), 0
     begin_s = time.monotonic()
     while not stopped.wait(0.01):

@@ -77,7 +77,7 @@ def some_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 class Deployment:
-    """A published topology under a name of its own, and the processes of it that run in ``folder``."""
+    """A published topology under a unique name, and its processes that run in ``folder``."""
 
     def __init__(self, bootstrap: str, name: str, folder: Path, running: ExitStack) -> None:
         self.bootstrap, self.name, self.folder, self._running = bootstrap, name, folder, running
@@ -106,7 +106,7 @@ class Deployment:
         return consumer
 
     def headers(self) -> Callable[[int, int], Iterator[Headers]]:
-        """Return a function of (first, count): the headers of so many tuples, each of a tree of its own."""
+        """Return a function of (first, count): the headers of ``count`` tuples, each in its own tree."""
         version, edges = read_history(self.bootstrap, self.name, {}).latest.version, EdgeSource()
 
         def of(first: int, count: int) -> Iterator[Headers]:
@@ -153,7 +153,7 @@ class Cluster:
     def deployment(
         self, text: str, sources: Mapping[str, int] | None = None, config: Mapping[str, str] | None = None
     ) -> Iterator[Deployment]:
-        """Publish a topology, with source topics NAME.SOURCE of so many partitions, all of one config."""
+        """Publish a topology, with source topics NAME.SOURCE of these partition counts, all of one config."""
         topology = parse_topology(text)
         with ExitStack() as running:
             running.callback(self.delete_topics, topology.name)
@@ -213,7 +213,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float, what: str, poll_s:
 
 
 def run_script(script: str, *words: object, environment: Mapping[str, str] | None = None) -> Any:
-    """Run a benchmark in a process of its own to its end; return what its last line says, as JSON."""
+    """Run a benchmark in a separate process to its end; return its last line, parsed as JSON."""
     command = [sys.executable, script, *map(str, words)]
     environment = {**os.environ, **(environment or {})}
     done = subprocess.run(

@@ -173,7 +173,7 @@ class FailWhileBad(BatchBolt):
 
 
 class Paced(BasicBolt):
-    """Works as slowly as the file `rate` says, in tuples a second, and counts in a file of its own."""
+    """Works as slowly as the file `rate` says, in tuples a second, and counts in its own file."""
 
     def prepare(self, context: Context) -> None:
         self._counts = os.open(f"executed-{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""What single native parts buy: each is switched off alone, in processes of their own, in turn with all on.
+"""What single native parts buy: each is switched off alone, in separate processes, in turn with all on.
 
     python benchmarks/native.py PART [-b HOST:PORT] [--rounds 3] [--records 1000000]
                                      [--pipeline line-split] [--tasks CORES]

@@ -2,7 +2,7 @@
 
     python benchmarks/overload.py [-b HOST:PORT] [--cases half,backlog,...] [--rate 200] [--seconds 60]
 
-A Spark application, an acker and the bolt's workers, all as processes of their own. The bolt sleeps in
+A Spark application, an acker and the bolt's workers, each in its own process. The bolt sleeps in
 `execute`, so its capacity is known. What is done is read from the result topic, and the bolt counts its
 executions. The worst window is the least done in 20 seconds, once the first record is done.
 """
@@ -146,7 +146,7 @@ class Finished:
 
 
 class Run:
-    """One case on a deployment of its own."""
+    """One case on its own deployment."""
 
     def __init__(self, kafka: Cluster, deployment: Deployment, case: Case, rate: float) -> None:
         self._deployment, self._case = deployment, case

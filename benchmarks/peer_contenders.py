@@ -1,7 +1,7 @@
 """The contenders of `peer_rates.py`: what runs both hops of a word count, and how far each has committed.
 
 Invariant: all read and write with the same settings of librdkafka, with a process for each hop; acktree has
-an acker besides. A peer runs in a Python of its own, in which only it is installed.
+an acker besides. A peer runs in a separate Python, in which only it is installed.
 """
 
 import json
@@ -101,7 +101,7 @@ def install(peer: str, folder: Path) -> Path:
 
 @contextmanager
 def running(kafka: Cluster, kind: str, python: Path) -> Iterator[Contender]:
-    """Run a contender on topics of its own, which are empty."""
+    """Run a contender on its own empty topics."""
     text, topics = TOPOLOGY.format(name=new_name()), {"lines": PARTITIONS, "words": PARTITIONS}
     with kafka.deployment(text, topics, APPEND_TIMES) as deployment, ExitStack() as stack:
         if kind in STAGES:

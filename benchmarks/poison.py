@@ -2,7 +2,7 @@
 
     python benchmarks/poison.py [-b HOST:PORT] [--seconds 45] [--rate 200] [--poison 0.01]
 
-Runs an acker, a worker in Python and a Spark application as processes of their own, once for each kind of
+Runs an acker, a worker in Python and a Spark application, each in its own process, once for each kind of
 failure. The lag is what is written and not committed by the spout's group, in records and as the age of the
 oldest one.
 """

@@ -62,7 +62,7 @@ def print_reporting(kafka: Cluster) -> None:
 
 
 def _worker_s(kafka: Cluster, partitions: int) -> float:
-    """Return the CPU seconds of one report of a worker that reads so many partitions."""
+    """Return the CPU seconds of one report of a worker that reads ``partitions`` partitions."""
     with kafka.deployment(TOPOLOGY.format(name=new_name()), {"in": partitions}) as deployment:
         worker = Worker(kafka.bootstrap, deployment.name, Idle(), name="count")
         make, costs = worker.reports.make, list[float]()
@@ -87,7 +87,7 @@ def _worker_s(kafka: Cluster, partitions: int) -> float:
 
 
 def _acker_s(partitions: int, roots: int) -> float:
-    """Return the CPU seconds of one report of an acker whose partitions have so many open roots."""
+    """Return the CPU seconds of one report of an acker whose partitions have ``roots`` open roots."""
     owned = dict(_partitions(partitions, roots))
     figures, reports = Figures(), RoleReports("acker", "acker", "host:1", Liveness())
     count = REPORTS if roots < 1_000_000 else 10

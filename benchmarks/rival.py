@@ -1,4 +1,4 @@
-"""What the bench compares with: Spark's own Kafka source and sink, in a Spark and a process of their own.
+"""What the bench compares with: Spark's own Kafka source and sink, in a separate Spark and process.
 
 Run by the interpreter of a virtual environment that holds PySpark 4.0, for which there are connector jars; it
 imports nothing of acktree. Reads one JSON request a line, answers one JSON line with the seconds it took.

@@ -3,9 +3,10 @@
     python benchmarks/sizing.py [--orders 50] [--items 10] [--work-ms 0.2] [--workers 2] [--seconds 30]
 
 Orders arrive steadily; a stage in Python, a `BatchBolt`, makes items of each, and the workers of a
-`BasicBolt` use so much CPU for every item. Each part is a process of its own. CPU is user and system time of
-a part's processes, Kafka client included. Bytes are those by which the broker's logs grow: of one replica,
-and none with -b, where the logs are elsewhere. In flight is the mean over time, by the spout's reports.
+`BasicBolt` use a fixed amount of CPU for every item. Each part is its own process. CPU is user and system
+time of a part's processes, Kafka client included. Bytes are those by which the broker's logs grow: of one
+replica, and none with -b, where the logs are elsewhere. In flight is the mean over time, by the spout's
+reports.
 """
 
 import threading

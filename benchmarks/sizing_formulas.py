@@ -18,7 +18,7 @@ OWN = "Kafka's own"
 
 
 class Load(NamedTuple):
-    """Orders a second, each with so many items, and the processes and partitions for them.
+    """Orders a second, each with ``items`` items, and the processes and partitions for them.
 
     ``sources`` are partitions of the topic of orders, ``partitions`` those of the topic of items.
     """

@@ -114,7 +114,7 @@ def print_triggers(own: "OwnSpark", count: int) -> None:
 
 @contextmanager
 def filled(kafka: Cluster, records: int, partitions: int = 2) -> Iterator[str]:
-    """Yield the name of a source topic with so many records of 100 bytes."""
+    """Yield the name of a source topic with ``records`` records of 100 bytes."""
     name = new_name()
     kafka.create_topic(f"{name}.in", partitions)
     try:

@@ -2,7 +2,7 @@
 
     python benchmarks/stopped_bolt.py [-b HOST:PORT] [--seconds 170] [--records 185]
 
-Runs an acker, a Spark application and two bolts that read the same topic, all as processes of their own. One
+Runs an acker, a Spark application and two bolts that read the same topic, each in its own process. One
 bolt is killed before the records come, and started again at the end.
 """
 

@@ -40,7 +40,7 @@ PENDING = 20
 """So many records of each source partition are open."""
 FIRST = 16
 TUPLE_SPAN_MS = 120_000
-"""Only of the last so many milliseconds tuples are written: no command reads older ones."""
+"""Tuples are written only for the last TUPLE_SPAN_MS: no command reads older ones."""
 
 
 def topology_text(name: str) -> str:
@@ -200,7 +200,7 @@ class WatchedTopology:
         consumer.close()
 
     def write_reports(self, seconds: float) -> None:
-        """Write what all processes reported in the last so many seconds."""
+        """Write what all processes reported in the last ``seconds``."""
         makers = list(_report_makers(self.source, self.count))
         turns, now_ms = int(seconds / STATS_INTERVAL_S), int(time.time() * 1000)
         for turn in range(turns):

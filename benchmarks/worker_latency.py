@@ -1,7 +1,7 @@
 """How long a tree takes from the moment its record was due to the spout's ``ack``, at a steady rate.
 
 Open loop: a record that is sent late counts from when it should have been sent, so a stall is felt by all the
-records it delays. Acker and bolt run in processes of their own with default settings, the spout in this one.
+records it delays. Acker and bolt run in separate processes with default settings, the spout in this one.
 """
 
 from typing import NamedTuple

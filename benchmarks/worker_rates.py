@@ -4,8 +4,8 @@
                                         [--kinds plain,basic,batch]
     python benchmarks/worker_rates.py --latency [--rate 5000] [--seconds 20] [--rounds 3]
 
-Each kind reads all records of one topic and writes them to a topic of its own, in a process of its own, one
-after the other in every round. CPU is that process's user + system time, its Kafka client's threads included,
+Each kind reads all records of one topic and writes them to its own topic, in its own process, one after the
+other in every round. CPU is that process's user + system time, its Kafka client's threads included,
 from the tenth part of the records to the end of its clean stop, everything flushed and committed. The plain
 loops commit once a second, as bolts do; they carry no header, anchor nothing and ack nothing. Broker and
 worker share the machine, so records a second say less than CPU seconds per million records.

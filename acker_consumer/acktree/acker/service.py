@@ -76,7 +76,7 @@ class Acker:
         ``stuck_after_s``: the loop is stuck if a round takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
-            UnknownTopology, MissingTopic, BrokerUnreachable, RefusedSetting: see there.
+            UnknownTopology, MissingTopic, BrokerUnreachable, RefusedSetting: see their docstrings.
         """
         self.name = topology
         self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready

@@ -18,7 +18,7 @@ _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def printable(text: object, keep: str = "") -> str:
-    r"""Return text with its control characters escaped, but for those to ``keep``.
+    r"""Return text with its control characters escaped, except those to ``keep``.
 
     >>> printable("a\x1b]0;title\x07\n"), printable("a\n\tb", keep="\n\t")
     ('a\\x1b]0;title\\x07\\n', 'a\n\tb')

@@ -115,7 +115,7 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
     """Write the new record and close the dead letter; return the record's TOPIC/PARTITION/OFFSET.
 
     Raises:
-        NotCorrectable: somebody else has closed it meanwhile, or its topic was created anew.
+        NotCorrectable: somebody else has closed it meanwhile, or its topic was recreated.
         BrokerUnreachable: it is not known whether it was done; a second run finds out, and does it once.
         BrokerRefused: nothing was done.
     """

@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command line as a process of its own, whose exit code is what the command says.
+    """Run the command line, and end the process with the command's exit code.
 
     Threads of librdkafka outlive Python's objects, also those of a stuck worker's clients. One that
     speaks TLS while exit() takes OpenSSL down ends the process with a segmentation fault, so the last of the

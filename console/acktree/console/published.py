@@ -14,7 +14,7 @@ def all_published(bootstrap: str, settings: Settings) -> list[Published]:
     A topic of somebody else that ends like a registry is left out.
 
     Raises:
-        BrokerUnreachable, NotAuthorized: see there.
+        BrokerUnreachable, NotAuthorized: see their docstrings.
     """
     admin = make_admin(bootstrap, settings)
     with clear_errors(bootstrap):

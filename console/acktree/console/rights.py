@@ -222,7 +222,7 @@ def _ui(topology: Topology) -> Iterator[Right]:
 
 
 def _traces(topology: Topology) -> Iterator[Right]:
-    """Read the trees of finished records, and remember in a group of its own which are exported."""
+    """Read the trees of finished records, and remember in a separate group which are exported."""
     yield from _registry(topology)
     yield Right("group", topology.group_of("console"), "Describe")
     yield Right("group", topology.group_of("traces"), "Read")

@@ -184,7 +184,7 @@ class AsyncBolt(AnyBolt):
     """
 
     max_concurrent: ClassVar[int] = 1_000
-    """How many tuples may be executed at once; as many again wait in memory."""
+    """How many tuples may be executed concurrently; as many again wait in memory."""
 
     order: ClassVar[str] = "any"
     """"key": tuples of one topic and key are executed one after the other, all others concurrently."""

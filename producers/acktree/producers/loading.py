@@ -18,7 +18,7 @@ Made = TypeVar("Made")
 def make_handler(place: str, kinds: tuple[type[Made], ...], does: str = "") -> Made:
     """Call the class or function at MODULE:NAME and return the result; it must override the method ``does``.
 
-    MODULE is looked up in the current folder, too. Without ``does``, whoever runs it checks it.
+    MODULE may also be in the current folder. Without ``does``, the code that runs it checks it.
 
     Raises:
         BadHandler: there is no such module or name, or it returns something else.

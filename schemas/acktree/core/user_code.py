@@ -82,7 +82,7 @@ def is_of_user(filename: str) -> bool:
 
 
 def load_callable(place: str, form: str, example: str, error: type[AcktreeError]) -> Any:
-    """Return the class or function at MODULE:NAME, looked for in the working directory, too.
+    """Return the class or function at MODULE:NAME, which may also be in the working directory.
 
     ``form`` and ``example`` say in an error how it is written; NAME may have dots.
 

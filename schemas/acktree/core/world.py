@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class ProcessEnds(BaseException):
-    """Raised in a simulated process that was killed; no code may go on after it."""
+    """Raised in a simulated process that was killed; no code may run after it."""
 
 
 class Thread(Protocol):
@@ -87,7 +87,7 @@ class World(Protocol):
         ...
 
     def random_bits(self, bits: int) -> int:
-        """Return a random number of so many bits."""
+        """Return a random number of ``bits`` bits."""
         ...
 
     def start_thread(self, run: Callable[[], object], name: str) -> Thread:
@@ -111,7 +111,7 @@ class World(Protocol):
         ...
 
     def event_loop(self, max_calls: int | None) -> asyncio.AbstractEventLoop:
-        """Return a new event loop whose ``asyncio.to_thread`` runs so many functions at once.
+        """Return a new event loop whose ``asyncio.to_thread`` runs ``max_calls`` functions concurrently.
 
         None: as many as asyncio's own.
         """
@@ -126,11 +126,11 @@ class World(Protocol):
         ...
 
     def end_process(self, code: int) -> None:
-        """End this process at once, with all of its threads."""
+        """End this process immediately, with all of its threads."""
         ...
 
     def process_state(self) -> dict[Any, Any]:
-        """Return what modules keep for this process alone, by a key of their own: a fork's is empty."""
+        """Return what modules keep for this process alone, each under its own key: a fork's is empty."""
         ...
 
     def host_name(self) -> str:
@@ -251,7 +251,7 @@ def sleep(seconds: float) -> None:
 
 
 def random_bits(bits: int) -> int:
-    """Return a random number of so many bits."""
+    """Return a random number of ``bits`` bits."""
     return _world.random_bits(bits)
 
 
@@ -286,7 +286,7 @@ def lock() -> Lock:
 
 
 def event_loop(max_calls: int | None = None) -> asyncio.AbstractEventLoop:
-    """Return a new event loop whose ``asyncio.to_thread`` runs so many functions at once.
+    """Return a new event loop whose ``asyncio.to_thread`` runs ``max_calls`` functions concurrently.
 
     None: as many as asyncio's own.
     """
@@ -299,7 +299,7 @@ def wait_for(future: Future[Answer], timeout_s: float) -> Answer:
 
 
 def end_process(code: int) -> None:
-    """End this process at once, with all of its threads; nothing is cleaned up."""
+    """End this process immediately, with all of its threads; nothing is cleaned up."""
     _world.end_process(code)
 
 
@@ -309,7 +309,7 @@ def process_id() -> int:
 
 
 def process_state() -> dict[Any, Any]:
-    """Return what modules keep for this process alone, by a key of their own: a fork's is empty."""
+    """Return what modules keep for this process alone, each under its own key: a fork's is empty."""
     return _world.process_state()
 
 

@@ -146,7 +146,7 @@ class Reader:
         return count
 
     def items(self, smallest: int, read: Callable[["Reader"], Item]) -> tuple[Item, ...]:
-        """Read an array of items that take at least so many bytes, each by a function."""
+        """Read an array of items of at least ``smallest`` bytes each, reading each with a function."""
         count = self.count(smallest)
         found = tuple(read(self) for _ in range(count))
         self.end_of_array(count)

@@ -26,7 +26,7 @@ REPLAY_BYTES = 1_400
 
 
 BACK_OFF, NEVER = -2, -1
-"""When a record is emitted again, where that is no delay in ms: after its spout's back-off; never."""
+"""When a record is emitted again, if not after a delay in ms: after its spout's back-off; never."""
 MAX_RETRY_MS = 10**10
 """The longest delay on the wire, that of the longest retention of control records."""
 

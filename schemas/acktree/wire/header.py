@@ -86,7 +86,7 @@ def single_headers(version: int, root_version: Any, roots: IdArray, edges: IdArr
 
 
 def read_headers(record: Any) -> list[tuple[str, Any]]:
-    """Return all headers of a record, in order; null is a value, too.
+    """Return all headers of a record, in order; null is also a value.
 
     Raises:
         MalformedRecord: the name of one is not UTF-8, as another tool may write it. Then none can be read.

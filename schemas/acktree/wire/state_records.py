@@ -110,7 +110,7 @@ class SlotState(NamedTuple):
         return [self.done, *(each.offsets for each in self.attempts), *command]
 
     def aged(self, elapsed_ms: int) -> "SlotState":
-        """Return the state a while later: all is older, and what waits is due earlier, or at once."""
+        """Return the state a while later: everything is older, and what waits is due earlier, or now."""
         attempts = [
             each._replace(due_ms=each.due_ms and max(1, each.due_ms - elapsed_ms)) for each in self.attempts
         ]

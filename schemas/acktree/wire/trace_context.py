@@ -36,7 +36,7 @@ class TraceContext(NamedTuple):
 
 
 def parse_context(parent: bytes | str | None, state: bytes | str | None = None) -> TraceContext | None:
-    """Return the trace context of two headers, None where ``parent`` is no valid ``traceparent``.
+    """Return the trace context of two headers, None if ``parent`` is not a valid ``traceparent``.
 
     >>> parse_context(b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").trace_id
     '4bf92f3577b34da6a3ce929d0e0e4736'
@@ -75,8 +75,8 @@ def child_headers(
 ) -> list[tuple[str, bytes | str | None]]:
     """Return the user's headers of a child, and its trace context: ``parent`` and the state of ``context``.
 
-    A ``traceparent`` of the user's own wins. The input's, as whoever passes on all headers gives it, is
-    replaced: the child's parent is the span that emits it.
+    The user's own ``traceparent`` wins. The input's, which a bolt that passes on all headers also passes on,
+    is replaced: the child's parent is the span that emits it.
     """
     headers = list(given or ())
     own = [_as_bytes(value) for name, value in headers if name == TRACEPARENT]

@@ -90,7 +90,7 @@ def trigger_ms(text: str) -> int:
 
 
 def load_function(place: str) -> Callable[..., Any]:
-    """Return the function at MODULE:FUNCTION, looked for in the working directory, too."""
+    """Return the function at MODULE:FUNCTION, which may also be in the working directory."""
     found: Callable[..., Any] = load_callable(place, "MODULE:FUNCTION", "jobs:split_lines", BadFunction)
     return found
 
@@ -129,7 +129,7 @@ def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = No
             settings["spark.python.daemon.module"] = "acktree.spark.daemon"
         settings["spark.master"] = f"local[{os.cpu_count() or 2},4]"
     if is_local and "SPARK_CONF_DIR" not in os.environ:
-        # Shuffles of a streaming query do not adapt to their size: it would be 200 tasks for two rows, too.
+        # Shuffles of a streaming query do not adapt to their size: two rows would also take 200 tasks.
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 2)
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
@@ -147,7 +147,7 @@ def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = No
         launch_jvm(settings)
         session = SparkSession.builder.config(map={**settings}).getOrCreate()
     silence_lost_jvm(session.sparkContext)
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # says in JSON what is raised, too
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # repeats in JSON what is raised
     session.sparkContext.setLogLevel("ERROR")
     register(session)
     return session
@@ -310,7 +310,7 @@ def _stop_session(spark: SparkSession) -> None:
 def _record_signals(received: list[int]) -> None:
     """Make SIGTERM and SIGINT only append their number to ``received``, and what is printed from then on end.
 
-    They may have reached the JVM and the Python workers, too.
+    They may also have reached the JVM and the Python workers.
     """
 
     def record(number: int, _frame: FrameType | None) -> None:
@@ -328,7 +328,7 @@ def _own_error(error: BaseException) -> str | None:
 
 
 def _printed(error: BaseException, print_line: Callable[[str], None]) -> str:
-    """Print a Spark error, but for the query's plan; return what it says, without its stack."""
+    """Print a Spark error without the query's plan; return its text, without its stack."""
     text = str(error).partition("\n=== Streaming Query ===")[0].strip()
     print_line(text)
     return last_error(text) if TRACEBACK in text else text.partition("\n")[0] or type(error).__name__

@@ -159,7 +159,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.plan:
             self._check_written(logged)
         if not self._has_begun and self._first not in (None, logged):
-            self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
+            self.stop()  # Spark has finished a first batch that it logged before a crash: continue behind it
         self._has_begun = True
         driver = self._opened(logged)
         driver.written(logged)
@@ -201,7 +201,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_begin(batch)
         self._begun.begun(end)
         if start == end:
-            # Of no task Spark makes one that writes without reading, which is no narrow plan to a task.
+            # Given no tasks, Spark runs one that writes without reading, which a task takes as not narrow.
             return list(declared_tasks([], self._options.group)) if self._options.plan else []
         tasks = self._tasks(batch)
         if not self._options.plan:

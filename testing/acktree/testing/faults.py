@@ -111,7 +111,7 @@ class Faults:
     # Processes.
 
     def kill(self, name: str, when: str | None = None, restart_after_s: float | None = RESTART_S) -> Fault:
-        """Kill a process, at once or at a moment; see ``TopologyTester.kill``."""
+        """Kill a process, immediately or at a moment; see ``TopologyTester.kill``."""
         (service, *_), text = self.services.of(name), f"kill {name!r}"
         if when is None:
             self.kill_service(service, restart_after_s)

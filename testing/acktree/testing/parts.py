@@ -139,7 +139,7 @@ def _service(component: str, number: int, kind: str, make: Make) -> Service:
 
 
 def _made(given: Any, kinds: tuple[type[Any], ...], does: str) -> Any:
-    """Return a user's bolt or spout, made anew unless an instance was given."""
+    """Return a user's bolt or spout, newly made unless an instance was given."""
     if isinstance(given, str):
         return make_handler(given, kinds, does)
     given = bolt_class_of(given) or given

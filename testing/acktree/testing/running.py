@@ -75,7 +75,7 @@ class RunningTopology:
 
         Raises:
             MissingPart: a name is not in the topology, or the topology has a part that is not given.
-            BadTopology: see there.
+            BadTopology: see its docstring.
         """
         self.topology = topology if isinstance(topology, Topology) else load_topology(Path(topology))
         self.kernel = Kernel(seed)
@@ -107,7 +107,7 @@ class RunningTopology:
     def __enter__(self) -> Self:
         """Create the topics, apply the topology, and start everything.
 
-        Python spouts begin with the first run: what they do at once meets the faults armed before.
+        Python spouts begin with the first run: faults that were armed before it apply to their first actions.
         """
         self._is_open = True
         try:
@@ -178,7 +178,7 @@ class RunningTopology:
         self.published = read_history(BOOTSTRAP, self.topology.name, self._parts.user).latest
 
     def _as_operator(self, call: Callable[[], Answer], *, is_awaited: bool = True) -> Answer | None:
-        """Call something in a simulated process of its own."""
+        """Call something in its own simulated process."""
         operator = self.kernel.process("operator")
         answers: list[Answer] = []
         self.kernel.spawn(operator, lambda: answers.append(call()), "operator")

@@ -36,7 +36,7 @@ class SimulatedEvent:
         self._waiting: list[Task] = []
 
     def set(self) -> None:
-        """Set it, and wake whoever waits."""
+        """Set it, and wake all waiting tasks."""
         self._is_set = True
         for task in self._waiting:
             self._kernel.wake(task)

@@ -13,7 +13,7 @@ MAX_REASONS = 4096
 MAX_TEXT = 1000
 MAX_TOPIC = 249
 MAX_STACK = 4096
-"""A stack trace is cut to its last so many characters; workers send no longer ones."""
+"""A stack trace is cut to its last MAX_STACK characters; workers send no longer ones."""
 MAX_STACKS = 1 << 20
 
 

@@ -23,7 +23,7 @@ Place = tuple[str, int]
 Offsets = Mapping[Place, int]
 
 MAX_LOOKS = 64
-"""So many looks are kept, and so many barriers of a bolt."""
+"""How many looks are kept, and how many barriers of a bolt."""
 NEVER_MS = -1
 STILL_MS = 30_000
 """A partition of which nothing is committed for so long holds a bolt more than a long queue does."""
@@ -38,8 +38,8 @@ class Barrier(NamedTuple):
     def left(self, committed: Offsets, ends: Offsets) -> list[Place]:
         """Return the partitions that the bolt has not read to the barrier.
 
-        An end may be lower than it was: the topic was made anew, or its broker has lost the end of it. What
-        was above cannot be read any more. Without a committed offset a partition is unread.
+        An end may be lower than it was: the topic was recreated, or its broker has lost the end of it. What
+        was above can no longer be read. Without a committed offset a partition is unread.
         """
         return [
             place
@@ -72,7 +72,7 @@ class BoltClock:
     def see(self, newest: Barrier, committed: Offsets) -> None:
         """Record where its topics end, and what it had committed, or their logs had deleted, after that.
 
-        A barrier with a partition that its topic does not have, as it was made anew, says nothing any more.
+        A barrier with a partition that its topic does not have, since it was recreated, is dropped.
         """
         self._barriers = [each for each in self._barriers if each.ends.keys() <= newest.ends.keys()]
         self._barriers.append(newest)

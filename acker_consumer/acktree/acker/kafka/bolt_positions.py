@@ -32,7 +32,7 @@ from acktree.core.topology.registry import History, Published
 MIN_LOOK_S, MAX_LOOK_S = 0.1, 1.0
 LOOKS_PER_TIMEOUT = 30
 REST = 10
-"""A look is followed by a pause so many times as long as it took."""
+"""A look is followed by a pause this many times as long as it took."""
 
 log = logging.getLogger("acktree.acker")
 

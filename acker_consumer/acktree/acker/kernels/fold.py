@@ -182,7 +182,7 @@ def _insert_orphan(
 def _fold_fail(
     state: TableState, may_insert: bool, orphan: np.uint64, row: int, root: np.uint64, out: FoldOutput
 ) -> None:
-    """Fail a root: at once if its init has been seen, else set a flag that waits for the init."""
+    """Fail a root: immediately if its init has been seen, else set a flag that waits for the init."""
     slot, counts = find_slot(state.slots, root, state.seed), state.counts
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:

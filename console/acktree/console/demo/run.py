@@ -77,7 +77,7 @@ class DemoResult:
 
 
 def with_small_max_pending(topology: Topology, lines: int) -> Topology:
-    """Return the topology with a max pending that spreads a short text over several batches, too."""
+    """Return the topology with a max pending that spreads even a short text over several batches."""
     limit = topology.spouts["lines"].max_pending
     spout = topology.spouts["lines"].model_copy(update={"max_pending": max(1, min(limit, lines // 8))})
     return topology.model_copy(update={"spouts": {"lines": spout}})

@@ -19,7 +19,7 @@ LOG_READ_BYTES, LOG_LINE_CHARS = 200_000, 300
 LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 # One node: nothing is replicated. A small machine: few internal partitions. Nobody waits for latecomers,
-# nor long for the dead: ackers may ask for a session of 6 s with KIP-848, too.
+# nor long for the dead: ackers may ask for a session of 6 s, also with KIP-848.
 # A broker that was killed is let in again when its old session is over; with Kafka's own 9 s that takes 12 s.
 DEFAULTS = {
     "auto.create.topics.enable": "false",
@@ -82,7 +82,7 @@ class BrokerFiles:
     def locked(self) -> Iterator[int]:
         """Lock the folder; the descriptor keeps it locked as long as any process has it open.
 
-        Kafka has a lock of its own, but opens its metadata log before it looks: the running broker would die
+        Kafka has its own lock, but opens its metadata log before it checks that: the running broker would die
         of that. Raises FolderInUse.
         """
         with (self.folder / "broker.lock").open("w") as lock:

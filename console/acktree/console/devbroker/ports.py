@@ -42,7 +42,7 @@ def listens(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different free ports; somebody may take them at once, so be ready to ask again."""
+    """Return `count` different free ports; another process may take one immediately, so be ready to retry."""
     ports: list[int] = []
     with ExitStack() as held:
         for port in random.sample(range(FIRST_PORT, LAST_PORT), TRIES):
@@ -57,7 +57,7 @@ def free_ports(count: int) -> list[int]:
 def _bind(probe: socket.socket, port: int) -> str | None:
     probe.setsockopt(
         socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # as Java does: a closed connection is no user
+    )  # as Java does: a closed connection does not count as a user
     try:
         probe.bind((LOOPBACK, port))
     except OSError as error:

@@ -151,7 +151,7 @@ def number(text: str | None) -> int | None:
 
 
 def of_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> Conclusion:
-    """Compare the settings that acktree gives a topic of its own with those it has."""
+    """Compare the settings that acktree gives one of its topics with those it has."""
     return worst([_of_setting(name, value, found.get(name)) for name, value in wanted.items()])
 
 
@@ -169,7 +169,7 @@ def _of_setting(name: str, wanted: str, found: str | None) -> Conclusion:
 
 
 def of_own_limits(found: Mapping[str, str]) -> Conclusion:
-    """What acktree leaves at the broker's default, and must not be narrower on a topic of its own."""
+    """What acktree leaves at the broker's default, and must not be narrower on one of its topics."""
     parts = [of_size(found.get("max.message.bytes") or None)]
     limit = number(found.get("retention.bytes"))
     if limit is not None and limit >= 0 and found.get("cleanup.policy") == "delete":

@@ -31,7 +31,7 @@ KEPT_ROOTS = 100_000
 MAX_TREES = 200
 """How many trees share one reading of the log, and a request."""
 MAX_WAITING = 1_000
-"""At so many failed trees, or result records with acked roots, reading stops until they are exported."""
+"""At this many failed trees, or result records with acked roots, reading stops until they are exported."""
 BATCH = 1_000
 SETTLE_S = 2.0
 """How long after its result a tree is read: other branches may still have had messages on the way."""
@@ -75,7 +75,7 @@ class TraceExport:
         """``slow_s``: also export trees that took longer from init to result.
 
         Raises:
-            BrokerUnreachable, UnknownTopology, RefusedSetting: see there.
+            BrokerUnreachable, UnknownTopology, RefusedSetting: see their docstrings.
         """
         self.selection = selection or Selection()
         self.counters: Counter[str] = Counter()

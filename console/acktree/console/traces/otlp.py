@@ -78,7 +78,7 @@ class OtlpSender:
             return
         try:
             partial = ExportTraceServiceResponse.FromString(response.content).partial_success
-        except Exception:  # no protobuf: some receivers answer in words of their own
+        except Exception:  # not protobuf: some receivers answer in another format
             return
         if partial.rejected_spans:
             self.rejected_spans += partial.rejected_spans

@@ -192,7 +192,7 @@ class _Maker:
                 return named
             if (source is None or named != source.span_id) and found.at.topic not in self._from_spout:
                 return named  # a span of the user's own
-        # Whoever came first by the times of the log is no proof: producers may set them.
+        # Being first by the log's times proves nothing: producers may set them.
         candidates = [
             span_id
             for span_id, (_, reader) in self._executions.items()

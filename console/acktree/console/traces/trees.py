@@ -64,7 +64,7 @@ def read_trees(cluster: Cluster, finished: Sequence[FinishedRoot], limit_s: floa
     """Read the trees of finished roots, in their order.
 
     Raises:
-        BrokerUnreachable, BrokerRefused: see there.
+        BrokerUnreachable, BrokerRefused: see their docstrings.
     """
     cluster.refresh()
     reader, topology = TreeReader(cluster, world.monotonic_s() + limit_s), cluster.topology

@@ -71,7 +71,7 @@ class Cluster:
         """Connect and read the topology.
 
         Raises:
-            BrokerUnreachable, UnknownTopology, RefusedSetting: see there.
+            BrokerUnreachable, UnknownTopology, RefusedSetting: see their docstrings.
         """
         self.bootstrap = bootstrap
         self.schemas = Schemas(user)
@@ -123,7 +123,7 @@ class Cluster:
         ]
 
     def topic_id(self, topic: str) -> str | None:
-        """Return the id of a topic, None where there is none; a topic that is created anew has another."""
+        """Return the id of a topic, None if there is none; a recreated topic has another."""
         if not self.partitions([topic]):
             return None
         return describe(self._admin, self.bootstrap, [topic])[topic].topic_id

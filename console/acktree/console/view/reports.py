@@ -136,7 +136,7 @@ class Reports:
         self._began_ms: int | None = None
 
     def add_record(self, value: bytes | None, append_ms: int) -> None:
-        """Add one record of the stats topic; a report dated far from its record counts as invalid, too."""
+        """Add one record of the stats topic; a report dated far from its record also counts as invalid."""
         try:
             report = decode_report(value or b"")
         except MalformedRecord:
@@ -203,7 +203,7 @@ def add_up(parts: Iterable[tuple[Totals, float]]) -> tuple[Totals, float]:
 
 
 def _counts(values: Mapping[str, object]) -> Totals:
-    """Return what is counted; text in a report is no count."""
+    """Return what is counted; text in a report is not a count."""
     return {
         name: float(value) for name, value in values.items() if name in COUNTED and isinstance(value, NUMBER)
     }

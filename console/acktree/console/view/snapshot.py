@@ -32,7 +32,7 @@ class Snapshot:
     notes: list[str] = field(default_factory=list)
     flows: Mapping[str, Flow] = field(default_factory=dict)
     dead_letters: int = 0
-    """At most so many; see ``DeadLetterCount``."""
+    """An upper bound; see ``DeadLetterCount``."""
 
 
 def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]:
@@ -46,7 +46,7 @@ def read_with_reports(cluster: Cluster) -> tuple[Snapshot, Reports]:
     """Read the offsets and groups of a topology, and what its processes have reported lately.
 
     Raises:
-        BrokerUnreachable, BrokerRefused: see there.
+        BrokerUnreachable, BrokerRefused: see their docstrings.
     """
     reports = Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
@@ -57,7 +57,7 @@ def read_snapshot(cluster: Cluster, dead_letters: DeadLetterCount | None = None)
     """Read the offsets and groups of a topology; ``dead_letters`` keeps what it has counted.
 
     Raises:
-        BrokerUnreachable, BrokerRefused: see there.
+        BrokerUnreachable, BrokerRefused: see their docstrings.
     """
     cluster.refresh()
     topology = cluster.topology

@@ -223,7 +223,7 @@ def is_older(record: PendingRecord, than_s: float) -> bool:
 
 
 def is_retried(record: PendingRecord, within_s: float) -> bool:
-    """Return whether a task has failed a record and it goes on: it waits for its time, or not for long."""
+    """Return whether a failed record is still retried: it waits for its time, or was due only recently."""
     return record.idle_s is not None and record.idle_s <= within_s
 
 

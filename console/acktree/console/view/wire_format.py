@@ -25,7 +25,7 @@ MAX_AVRO_BYTES = 65_536
 RETRY_AFTER_S = 60.0
 MAX_SCHEMAS = 1_000
 MAX_UNKNOWN = 20
-"""After so many ids that the registry does not know it is not asked for RETRY_AFTER_S: they are none."""
+"""After this many ids that the registry does not know it is not asked for RETRY_AFTER_S: they are not ids."""
 _PATIENCE = {f"{REGISTRY_PREFIX}timeout": "3", f"{REGISTRY_PREFIX}max.retries": "0"}
 
 log = logging.getLogger("acktree.ui")

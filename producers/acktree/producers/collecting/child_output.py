@@ -81,7 +81,7 @@ class ChildOutput:
             parent._fault = parent._fault or reason_of(error)
 
     def raise_fatal(self, error: Exception) -> NoReturn:
-        """Raise an error that is no tuple's fault, and keep it: a bolt that swallows it must not ack."""
+        """Raise an error that no tuple caused, and keep it: a bolt that swallows it must not ack."""
         self._fatal_error = self._fatal_error or error
         raise error
 

@@ -72,7 +72,7 @@ class Misuses:
         """Return whether a tuple is in hand; False for one that the worker has dropped or failed.
 
         Raises:
-            NotInHand, EmitAfterAck: see there.
+            NotInHand, EmitAfterAck: see their docstrings.
         """
         if parent._collector is not self._owner:
             raise NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")

@@ -68,7 +68,7 @@ class TransactionalCollector(Collector):
         headers: UserHeaders | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Emit when all parents are acked, at once if there is none."""
+        """Emit when all parents are acked, immediately if there are none."""
         if not parents:
             super()._emit_for(parents, value, topic, key, headers, timestamp_ms)
             return
@@ -117,7 +117,7 @@ class TransactionalCollector(Collector):
         return found
 
     def drop(self, tuples: Iterable[Tuple]) -> None:
-        """Release tuples that another worker will read again; their groups go on without them."""
+        """Release tuples that another worker will read again; their groups continue without them."""
         for tup in (dropped := list(tuples)):
             group = self._groups.pop(tup, None)
             if group is not None:

@@ -43,7 +43,7 @@ class AtLeastOnce(BufferedProducer):
         on_queue_full: Callable[[], None] = lambda: None,
         progress: Liveness | None = None,
     ) -> None:
-        """``group``: whose previous owners' transactions to end; empty where there is no group.
+        """``group``: the group whose previous owners' transactions are ended; empty if there is none.
 
         ``on_queue_full`` is called while a record waits for room, to send control records that need not wait.
         ``progress``: that of the loop that waits here for the broker.

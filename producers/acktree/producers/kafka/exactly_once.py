@@ -185,7 +185,7 @@ class ExactlyOnce(BufferedProducer):
         # Life of an ack, step 7.
         self._check()
         if not offsets and not self.has_written and not self.must_abort:
-            return  # the broker knows of no transaction: this one goes on
+            return  # the broker knows of no transaction: this one continues
         try:
             if self.must_abort:
                 raise TransactionAborted("a record could not be added to the transaction or timed out")

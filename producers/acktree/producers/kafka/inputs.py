@@ -212,7 +212,7 @@ class Inputs:
     def continue_at(self, starts: Mapping[Place, int]) -> None:
         """Read unreadable partitions from these offsets on, which the next commit makes durable.
 
-        The consumer knows no position of what it is assigned anew until a record of it is read.
+        The consumer knows no position of a newly assigned partition until a record of it is read.
         """
         self.unreadable -= starts.keys()
         moved = dict(starts)
@@ -250,7 +250,7 @@ class Inputs:
     def names_owner(self) -> bool:
         """Whether a commit names this owner, so that its successor knows whom to fence.
 
-        One partition is enough: whoever gets that one finds the name.
+        One partition is enough: the worker that gets it finds the name.
         """
         return not self._owner or bool(self._naming_owner)
 

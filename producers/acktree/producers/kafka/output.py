@@ -129,7 +129,7 @@ class BufferedProducer:
         self.settings = settings
         self._deadline_s = math.inf
         self.has_written = False
-        """Whether anything was given to the producer since whoever commits has cleared this."""
+        """Whether anything was given to the producer since this was last cleared."""
         self._connect()
 
     def _connect(self) -> None:
@@ -245,7 +245,7 @@ class BufferedProducer:
         finally:
             self.delivery_error.clear()
             if left != 0:
-                # Not purged: confluent-kafka's purge returns early, and drops what is produced after it, too.
+                # Not purged: confluent-kafka's purge returns early, and also drops what is produced after it.
                 self._connect()
         if left:
             raise DeliveryFailed(

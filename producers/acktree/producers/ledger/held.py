@@ -31,7 +31,7 @@ class HeldFailure(NamedTuple):
 
 
 def release(ledger: PartitionLedger, held: HeldFailure, now_s: float) -> None:
-    """Make a held record due, at once or after its delay, with its last attempt before it."""
+    """Make a held record due, now or after its delay, with one attempt left."""
     _, generation, offset = held.emission
     ledger.retries.put_back(generation, offset, now_s, ledger.policy)
 

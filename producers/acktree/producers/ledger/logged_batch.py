@@ -13,7 +13,7 @@ from acktree.wire.errors import AcktreeError
 
 FORMAT = 1
 NUMBER_BITS = 32
-"""A batch's number is its driver's term and, in so many bits, its place among those of that driver."""
+"""A batch's number is its driver's term and, in this many bits, its place among those of that driver."""
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
 

@@ -16,11 +16,11 @@ from math import inf
 TARGET_S = 5.0
 """How long a typical record waits in queues."""
 FIRST_SHARE, FIRST_LIMIT = 25, 4_000
-"""A spout task begins with so small a share of max pending, and with at least so many records."""
+"""A spout task begins with max pending divided by FIRST_SHARE, and with at least FIRST_LIMIT records."""
 TOLERANCE = 0.2
 """By which part of the time in queues a typical record may miss its goal, either way, without a change."""
 MAX_GROWTH = 15.0
-"""How many times the limit may be added to it at once."""
+"""By how many times its value the limit may grow in one change."""
 LITTLE_HELP = 0.75
 """Where a halved limit leaves more than this part of the time, the time is not spent in a queue."""
 
@@ -51,9 +51,9 @@ class PendingLimit:
     """What typical records took at most since the limit was halved, 0 if it was not."""
 
     def bound(self, most: int, sharers: int = 1, least: int = 1, busy_s: float = 0.0) -> None:
-        """Keep the limit between ``least`` and ``most``, 0 for no limit; it begins as one of so many sharers.
+        """Keep the limit between ``least`` and ``most``, 0 for no limit; it begins as one of ``sharers``.
 
-        ``busy_s`` is the time from one batch of the spout to the next: what bolts do in it may wait, too.
+        ``busy_s`` is the time from one batch of the spout to the next: what bolts do in it may also wait.
         """
         self.most, self.least, self.busy_s = most, least, busy_s
         first = self.allowed or max(FIRST_LIMIT, most // FIRST_SHARE) // sharers

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 def quota_of(limit: int, sharers: int) -> int:
-    """Return the quota of the first of so many that are still to be served.
+    """Return the quota of the first of ``sharers`` that are still to be served.
 
     >>> quota_of(5_000, 3), quota_of(1, 3)
     (1667, 1)

@@ -28,7 +28,7 @@ def failing(slots: Iterable[PartitionLedger]) -> int:
 
 
 def end_back_offs(slots: Iterable[PartitionLedger], now_s: float) -> None:
-    """Make due at once what has failed and backs off, but not what a bolt has delayed."""
+    """Make due now what has failed and backs off, but not what a bolt has delayed."""
     for ledger in slots:
         ledger.retries.end_back_offs(now_s)
 

@@ -24,7 +24,7 @@ from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import Attempts, EmittedBlocks, LiveCommand, SlotState
 
 NEVER_EMITTED = (0, -1, 0, 1, False)
-"""The attempt of what is planned for the first time and not written: due at once."""
+"""The attempt of what is planned for the first time and not written: due immediately."""
 OLDEST_FLOOR_RUNS = 100
 MAX_ATTEMPT_GROUPS = 2_000
 """Beyond this times of replays are kept less exactly."""

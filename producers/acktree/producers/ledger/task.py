@@ -222,8 +222,8 @@ class TaskLedger:
     ) -> list[Range]:
         """Emit at most ``limit`` new offsets below the ends per slot, shared out evenly over the slots.
 
-        Blocks are no larger than ``largest_block``. A block is cut short by the end of the log alone; for
-        a whole one the slot waits until there is room.
+        Blocks are no larger than ``largest_block``. Only the end of the log cuts a block short; for a
+        whole one the slot waits until there is room.
         """
         ranges: list[Range] = []
         available, wanted = self.available(ends), self.wanted(ends)

@@ -31,14 +31,14 @@ class Payloads:
     """Reads the values of one bolt, and writes those it emits."""
 
     def __init__(self, reads: Declared, emits: Declared, settings: Settings) -> None:
-        """Open the Serdes. Raises MissingExtra, RefusedSetting: see there."""
+        """Open the Serdes. Raises MissingExtra, RefusedSetting: see their docstrings."""
         reads = {topic: serde for topic, serde in reads.items() if type(serde) is not Raw}
         self.reads = bool(reads)
         """Whether values are read by a Serde at all; bytes need none."""
         self.writes = bool(emits)
         """Whether objects are written by a Serde at all."""
         self.raise_fatal: Callable[[Exception], NoReturn] = _raise
-        """Takes an error that is no tuple's fault."""
+        """Takes an error that no tuple caused."""
         self._readers: dict[str | None, tuple[Deserialize, Serde]] = {
             topic: (serde.deserializer(settings), serde) for topic, serde in reads.items()
         }

@@ -19,7 +19,7 @@ from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, Typed
 from acktree.producers.tuples import Headers
 
 REQUEST_TIMEOUT_S = 10
-"""How long a request may take by default; the client's own default is for ever."""
+"""How long a request may take by default; the client's own default is no limit."""
 
 _NUMBERS = frozenset(
     (

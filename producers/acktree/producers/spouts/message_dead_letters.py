@@ -37,7 +37,8 @@ class MessageDeadLetters:
         What is too large for the topic with the stack trace goes without it.
 
         Raises:
-            TooLarge: a tuple with its headers is larger than the topic accepts. DeliveryFailed: see there.
+            TooLarge: a tuple with its headers is larger than the topic accepts.
+            DeliveryFailed: see its docstring.
         """
         try:
             self._write(message, failure, now_s)

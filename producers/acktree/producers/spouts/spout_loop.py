@@ -79,7 +79,8 @@ class SpoutWorker:
         ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, GroupInUse, BadHandler: see there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, GroupInUse,
+            BadHandler: see their docstrings.
             MissingTopic, UnreadableState, ZombieDriver: as ``StateTopic.take_over``.
         """
         check_written(spout, (Spout,), "next_tuple")
@@ -174,7 +175,7 @@ class SpoutWorker:
         """Run until stopped, or until nothing is pending of a spout that the topology no longer has.
 
         Raises:
-            Misuse, DeliveryFailed, ZombieDriver: see there.
+            Misuse, DeliveryFailed, ZombieDriver: see their docstrings.
             UnknownComponent: the spout was removed from the topology.
         """
         try:
@@ -237,7 +238,7 @@ class SpoutWorker:
         return BUSY_WAIT_S if self.pending else IDLE_WAIT_S
 
     def _follow_flow(self) -> None:
-        """Tell the spout when an operator has paused it, and when it goes on; one that was removed drains."""
+        """Tell the spout when an operator has paused or resumed it; one that was removed drains."""
         self._obeyed = SetFlow(Flow.DRAINING) if self._is_removed else self._history.flow(self.name)
         is_active = self._obeyed.flow is Flow.RUNNING
         if is_active is not self._is_active:

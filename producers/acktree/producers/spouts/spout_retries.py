@@ -108,7 +108,7 @@ class SpoutRetries:
         return _Due(due_s, next(self._order), message, failure, backs_off)
 
     def _end_back_offs(self, now_s: float) -> None:
-        """Make due at once what backs off, when the breaker has closed; a delay that somebody chose stays."""
+        """Make due now what backs off, when the breaker has closed; a delay that was chosen stays."""
         if self._breaker.is_open or self._breaker.openings == self._openings_over:
             return
         self._openings_over = self._breaker.openings
@@ -131,7 +131,7 @@ class SpoutRetries:
             self._give_up(due.message, due.failure, now_s)
 
     def _give_up(self, message: Message, failure: Failure, now_s: float) -> None:
-        """Begin to write a dead letter; a message for which there can be none is emitted again, for ever."""
+        """Begin to write a dead letter; a message that cannot have one is emitted again indefinitely."""
         try:
             self._dead_letters.write(message, failure.exhausted(message.attempts), now_s)
         except Unwritable as error:

@@ -126,12 +126,12 @@ class StateTopic:
         """Fence the owner before, and return the states with all that it, or any other one, has committed.
 
         ``others`` returns, of what was read so far, the transactional ids that may hold the same slots: they
-        are fenced, too. Of two starts at once the later one in the topic reads the other.
+        are also fenced. Of two concurrent starts the later one in the topic reads the other.
 
         Raises:
-            MissingTopic: the topic does not exist. UnreadableState: see there.
+            MissingTopic: the topic does not exist. UnreadableState: see its docstring.
             ZombieDriver: a newer owner has started meanwhile.
-            BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
+            BrokerUnreachable, BrokerRefused, NotAuthorized: see their docstrings.
         """
         self._refuse_missing()
         self._producer = make_producer(self._settings)
@@ -254,9 +254,10 @@ class StateTopic:
 
         Raises:
             ZombieDriver: a newer owner has started, or the broker has ended the transaction of this one.
-            BrokerUnreachable: no answer; nothing is known of what was written but at the next start.
-            BrokerRefused: the topic does not take a record, and what to set is in the text; else see there.
-            NotAuthorized: see there.
+            BrokerUnreachable: no answer; what was written is unknown until the next start.
+            BrokerRefused: the topic does not take a record, and the text says what to set; for any other
+                reason, see its docstring.
+            NotAuthorized: see its docstring.
         """
         self.check_fenced()
         until_s = world.monotonic_s() + timeout_s
@@ -318,7 +319,7 @@ class StateTopic:
                 raise
 
     def _queue_output(self, output: Sequence[OutputRecord]) -> None:
-        """Hand records over, each by one call of the client unless it does not take it at once."""
+        """Hand records over, each with one call of the client unless it does not take it immediately."""
         produce = self._producer.produce
         for each in output:
             topic, value, key, headers, timestamp_ms, partition = each
@@ -426,7 +427,7 @@ def _about_largest(records: Mapping[bytes, bytes | None], topic: str) -> str:
     sizes = {key: len(key) + len(value or b"") for key, value in records.items()}
     key = max(sizes, key=sizes.__getitem__)
     parts, limit = key.decode().split("/", 2), max(MAX_STATE_BYTES, 2 * sizes[key])
-    source = "/".join(parts[:2]) if len(parts) > 2 else ""  # a topic's id may have slashes, too
+    source = "/".join(parts[:2]) if len(parts) > 2 else ""  # a topic's id may also have slashes
     return (
         f"topic {topic} does not accept the state of {source or 'all partitions'}: {sizes[key]:,} bytes; "
         "nothing is committed until it accepts it. Run: kafka-configs.sh --bootstrap-server ADDRESS --alter "

@@ -157,7 +157,7 @@ class TaskCommits:
 
         Changes nothing here: it runs beside the loop.
         """
-        next_offset = self.next_offset  # the loop goes on meanwhile, and what is shown must be durable
+        next_offset = self.next_offset  # the loop continues meanwhile, and what is shown must be durable
         end = self._commit(math.inf, next_offset)
         try:
             self._show(next_offset)
@@ -197,7 +197,7 @@ def _wait_for_group(consumer: Consumer, topic: str, bootstrap: str) -> None:
     """Ask with a consumer that has not connected yet; a commit would never return if it is forbidden.
 
     Raises:
-        BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
+        BrokerUnreachable, BrokerRefused, NotAuthorized: see their docstrings.
     """
     wait_s = FIRST_CHECK_S
     while True:

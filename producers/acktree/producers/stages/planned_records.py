@@ -98,7 +98,7 @@ class PlannedRecords:
         return finished
 
     def keep(self, is_planned: Callable[[Place, int], bool], places: Iterable[Place]) -> None:
-        """Let go of what waits of partitions that were rewound, or are no longer read."""
+        """Release what waits of partitions that were rewound, or are no longer read."""
         rewound = frozenset(places)
         for offset in [each for each in self._anchors if each[:2] in rewound]:
             if not is_planned(offset[:2], offset[2]):

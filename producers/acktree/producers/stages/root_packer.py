@@ -24,14 +24,14 @@ class FinishedRoots(NamedTuple):
 
 
 class RootSums(AckSums):
-    """Like those of a bolt, but for the inputs, whose anchors have no edge."""
+    """Like those of a bolt, except for the inputs, whose anchors have no edge."""
 
     def _own_values(self, own: AnchorArray) -> IdArray:
         return np.zeros(len(own), np.uint64)
 
 
 class RootPacker(AckPacker):
-    """Keeps what is finished for whoever writes it, and sends nothing."""
+    """Keeps what is finished for the writer, and sends nothing."""
 
     def take(self) -> list[FinishedRoots]:
         """Return, once, what was finished."""

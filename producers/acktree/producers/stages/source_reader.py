@@ -16,7 +16,7 @@ from acktree.core.kafka.settings import Settings, consumer_settings
 from acktree.producers.tuples import Place, Record
 
 MAX_RECORDS = 5_000
-"""At most so many are read at a time, and kept of a partition before it is paused."""
+"""At most this many are read at a time, and kept of a partition before it is paused."""
 MAX_QUEUED_KBYTES = 16_384
 """What the client fetches ahead of a partition."""
 
@@ -90,7 +90,7 @@ class SourceReader:
         """Take what has come; wait for a record if nothing has.
 
         Raises:
-            BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
+            BrokerUnreachable, BrokerRefused, NotAuthorized: see their docstrings.
         """
         for message in consume_ready(self._consumer, MAX_RECORDS, wait_s):
             place = message.topic() or "", message.partition() or 0

@@ -54,7 +54,7 @@ COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
 COMMIT_RECORDS = 10_000
 MAX_PLANNED = 2_000
-"""At most so many records wait for the function, unless it takes more at a time."""
+"""At most this many records wait for the function, unless it takes more at a time."""
 
 log = logging.getLogger("acktree.spout")
 
@@ -66,7 +66,7 @@ class StageTask:
         """Connect; no other process of the task is fenced before ``run``.
 
         Raises:
-            UnknownTopology, BrokerUnreachable, RefusedSetting, BadHandler: see there.
+            UnknownTopology, BrokerUnreachable, RefusedSetting, BadHandler: see their docstrings.
         """
         self.name, bootstrap, user = options.spout, options.bootstrap, options.kafka
         self._driver = SpoutDriver(options)
@@ -124,7 +124,8 @@ class StageTask:
         ``ready`` is called when it has begun; ``driver_before``: see ``SpoutDriver.open``.
 
         Raises:
-            ZombieDriver: another process has taken the task over. DataLoss, BrokerRefused: see there.
+            ZombieDriver: another process has taken the task over.
+            DataLoss, BrokerRefused: see their docstrings.
             ExecuteHangs: ``execute`` does not return, long after its record has failed.
         """
         self._collector.faults.threads = {world.thread_id()}
@@ -216,7 +217,7 @@ class StageTask:
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
         self._reader.follow(wanted)
         if self._reader.out_of_range:
-            starts = self._driver.log_starts()  # before the check: retention goes on
+            starts = self._driver.log_starts()  # before the check: retention deletes meanwhile
             self._driver.check_sources()
             self._reader.skip_to(starts)
 

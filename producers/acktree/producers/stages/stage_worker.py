@@ -39,7 +39,7 @@ REVOKE_S = 30.0
 RETRY_S = 1.0
 """How often a process tries to begin a task again that was fenced, or for which the broker was away."""
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
-"""Moves only what must move; ``range`` would give all tasks to one member, as each has a topic of its own."""
+"""Moves only what must move; ``range`` would give all tasks to one member, as each has its own topic."""
 
 _TRUTH: dict[str, object] = {"true": True, "false": False}
 OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
@@ -54,7 +54,7 @@ log = logging.getLogger("acktree.spout")
 
 
 class TaskThread:
-    """One task, in a thread of its own."""
+    """One task, in its own thread."""
 
     def __init__(self, make: Callable[[], StageTask], driver_before: StateStart | None) -> None:
         """Begin to run what ``make`` makes."""
@@ -106,7 +106,7 @@ class LivenessOfTasks(Liveness):
 
     @property
     def stalled_s(self) -> float:
-        """That of the task that has stood still for longest."""
+        """That of the task that has been stalled for longest."""
         return max((task.progress.stalled_s for task in self._tasks()), default=0.0)
 
 
@@ -131,7 +131,8 @@ class StageWorker:
         a bolt, if the spout has one task.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting,
+            BadHandler: see their docstrings.
         """
         self._stage, bolt = stage, _bolt_of(stage)
         check_bolt(bolt)
@@ -177,7 +178,7 @@ class StageWorker:
         self._consumer = make_consumer({**settings, "queued.min.messages": 1})
 
     def _refuse_shared_bolt(self) -> None:
-        """Raise BadHandler for one bolt that several tasks would execute at once."""
+        """Raise BadHandler for one bolt that several tasks would execute concurrently."""
         if isinstance(self._stage, AnyBolt) and len(self._tasks) > 1:
             raise BadHandler(
                 f"spout {self.name} has {len(self._tasks)} tasks, and a bolt serves one of them: "

@@ -87,7 +87,8 @@ class Worker:
         ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting,
+            BadHandler: see their docstrings.
         """
         bolt = as_bolt(bolt)
         check_bolt(bolt)

@@ -72,7 +72,7 @@ def make_producer(settings: Mapping[str, Any]) -> Producer:
 def wait_until_delivered(producer: Producer, timeout_s: float) -> int:
     """Send what waits, and wait for at most ``timeout_s``; return how many records have had no report.
 
-    ``Producer.flush`` goes on to call delivery callbacks once the client has a fatal error, and then ends
+    ``Producer.flush`` continues to call delivery callbacks once the client has a fatal error, and then ends
     with the SystemError of the first of them that meets it. Polling would stop at the fatal error, but send
     nothing before ``linger.ms`` is over.
 
@@ -87,7 +87,7 @@ def wait_until_delivered(producer: Producer, timeout_s: float) -> int:
             cause = cause.__cause__
         if isinstance(cause, KafkaException):
             raise cause from None
-        # a callback whose code handles errors of its own may have cleared it
+        # a callback that handles other errors itself may have cleared it
         raise KafkaException(last_fatal_error()) from error
 
 
@@ -96,8 +96,8 @@ def make_admin(bootstrap: str, user: Settings) -> AdminClient:
 
     Raises:
         BrokerUnreachable: no broker answers within BROKER_TIMEOUT_S.
-        NotAuthenticated: credentials or a certificate are refused, raised at once, not after the time-out;
-            or ``oauth_cb`` has no token.
+        NotAuthenticated: credentials or a certificate are refused, raised immediately, not after the
+            time-out; or ``oauth_cb`` has no token.
         RefusedSetting: as ``make_consumer``.
     """
     errors = ClientErrors()
@@ -125,7 +125,7 @@ def existing_topics(admin: AdminClient, bootstrap: str, topics: Collection[str])
 
     Raises:
         NotAuthorized: a topic may exist, and this principal may not see it.
-        BrokerUnreachable, BrokerRefused: see there.
+        BrokerUnreachable, BrokerRefused: see their docstrings.
     """
     existing = set()
     with clear_errors(bootstrap):
@@ -167,7 +167,7 @@ def retry_until_ready(
     while it does not know a topic, for callers to whom a broker has just listed all that they ask for.
 
     Raises:
-        The last error of ``ask``; at once an error that waiting cannot fix.
+        The last error of ``ask``; an error that waiting cannot fix is raised immediately.
     """
     deadline_s = world.monotonic_s() + READY_TIMEOUT_S
     while True:

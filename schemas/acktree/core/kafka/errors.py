@@ -81,7 +81,7 @@ _FORBIDDEN = frozenset(
 
 
 def is_not_ready(error: KafkaError) -> bool:
-    """Return whether a broker answered that it is not ready yet: the request may be retried at once."""
+    """Return whether a broker answered that it is not ready yet: the request may be retried immediately."""
     return error.retriable() or error.code() in _NOT_READY
 
 
@@ -93,7 +93,7 @@ def is_transient(error: KafkaError) -> bool:
 def is_membership_lost(error: KafkaError) -> bool:
     """Return whether the group has rebalanced: another member may make the request now.
 
-    Of a client that is no member: the group has members.
+    For a client that is not a member: the group has members.
     """
     return error.code() in _MEMBERSHIP_LOST
 
@@ -119,7 +119,7 @@ def is_damaged(error: KafkaError) -> bool:
 
 
 def is_unreadable(error: KafkaError) -> bool:
-    """Return whether a consumer cannot go on in a partition: see ``unreadable.py``."""
+    """Return whether a consumer cannot continue in a partition: see ``unreadable.py``."""
     return is_damaged(error) or error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
@@ -152,7 +152,7 @@ def clear_settings() -> Iterator[None]:
 def clear_errors(bootstrap: str, what: str = "") -> Iterator[None]:
     """Turn a KafkaException into BrokerUnreachable or BrokerRefused; ``what`` names what was requested.
 
-    A future that has no answer in time raises no KafkaException but TimeoutError: BrokerUnreachable, too.
+    A future without an answer in time raises TimeoutError instead; that also becomes BrokerUnreachable.
     """
     try:
         yield

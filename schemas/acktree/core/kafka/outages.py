@@ -28,7 +28,7 @@ _FAILURES = frozenset(("FAIL", "REQTMOUT"))
 _CONSEQUENCES = frozenset(("GETPID", "MAXPOLL", "SESSTMOUT", "TXNERR"))
 """By these names librdkafka logs failed attempts, and what follows from them during an outage."""
 _FATAL, _FATAL_PREFIX = "FATAL", "Fatal error: "
-"""The kind of event, and how its text begins, that librdkafka logs once when a client can go on no more."""
+"""The kind of event, and how its text begins, that librdkafka logs once when a client cannot continue."""
 _ALL_DOWN = "brokers are down"
 _REACHING = ("broker.", "client.", "enable.s", "oauth_cb", "sasl.", "security.", "socket.", "ssl.")
 """How properties begin that say how to get to a broker, and in."""
@@ -131,7 +131,7 @@ class ClientLog:
     """The ``logger`` of one client: failed attempts become part of an outage, everything else is logged."""
 
     def __init__(self, settings: Mapping[str, Any], *, is_quiet: bool = False) -> None:
-        """``is_quiet``: failed attempts are not logged yet, since whoever makes the client gets an error."""
+        """``is_quiet``: failed attempts are not logged yet, as the maker of the client gets an error."""
         self._settings, self.is_quiet = settings, is_quiet
         _clients(settings).add(self)
 

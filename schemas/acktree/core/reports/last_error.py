@@ -37,7 +37,7 @@ class LastError:
         self._last: tuple[int, str] | None = None
 
     def add(self, **facts: Value) -> None:
-        """Have each report from now on say this of the process, too."""
+        """Add these facts about the process to every later report."""
         self._where = {**self._where, **facts}
 
     def failed(self, text: str) -> None:

@@ -57,7 +57,7 @@ class Liveness:
         self._waiting_since_s: float | None = None
 
     def begin_turn(self) -> None:
-        """Say that the loop goes on."""
+        """Record that the loop begins a turn."""
         self._turn = world.monotonic_s(), 0.0
 
     def end(self) -> None:
@@ -92,7 +92,7 @@ class Liveness:
 
     @property
     def stalled_s(self) -> float:
-        """How long the loop has stood still, in seconds: how long the turn has lasted without its waits."""
+        """How long the loop has been stalled, in seconds: how long the turn has lasted without its waits."""
         turn, since_s = self._turn, self._waiting_since_s
         if turn is None:
             return 0.0

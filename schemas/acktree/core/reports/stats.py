@@ -25,7 +25,7 @@ STOPPED = "stopped"
 DRIVER = "driver"
 """The role of a report without figures: that a driver of a spout starts or has stopped."""
 OLDEST_ROOTS = 20
-"""Of so many pending roots, the oldest of all that it has, an acker reports the ages."""
+"""An acker reports the ages of its oldest pending roots, at most this many."""
 
 LARGEST = 10**15
 """A number in a report lies below this, on either side of 0; JSON keeps such a number whole."""

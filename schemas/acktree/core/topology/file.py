@@ -332,7 +332,7 @@ def parse_topology(text: str, source: str = "topology") -> Topology:
     """Check the text of a topology file; ``source`` names it in errors."""
     try:
         data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise BadTopology(f"{source} is not TOML: {error}") from error
     try:
         return Topology.model_validate(data)

@@ -138,8 +138,8 @@ def _other_partitions(
 ) -> list[str]:
     """Return warnings of topics that do not have the partitions stated for them.
 
-    What is published already is no reason to refuse: a topic may have grown since, and a driver publishes it
-    again.
+    A partition count that is already published is not refused: a topic may have grown since, and a driver
+    publishes it again.
     """
     published, warnings = current.stated_partitions() if current else {}, []
     for topic, stated in topology.stated_partitions().items():

@@ -161,7 +161,8 @@ def _publish(
     """Publish a topology as the next version, and return that; None if it is published already.
 
     Raises:
-        BrokerRefused: another publisher has fenced this one, as an operator and a driver at once.
+        BrokerRefused: another publisher has fenced this one, as when an operator and a driver publish
+            at the same time.
     """
     name = topology.registry_topic
     producer = make_producer(producer_settings(bootstrap, user, transactional_id=f"{name}.publisher"))

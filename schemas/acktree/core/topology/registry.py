@@ -215,7 +215,7 @@ class Registry:
     def refresh(self) -> bool:
         """Read what was published since; return True if there is something new since the last time.
 
-        Never waits. What ``catch_up`` took in is new, too.
+        Never waits. What ``catch_up`` read also counts as new.
         """
         while not self._read_one(0.0):
             pass
@@ -263,7 +263,7 @@ class Registry:
         return False
 
     def _refuse(self, error: KafkaError) -> None:
-        """Log once that this process goes on with what it knows."""
+        """Log once that this process continues with what it knows."""
         if not self.refused:
             self.refused = (
                 f"topic {self._topic} is no longer readable, so neither newer versions nor "

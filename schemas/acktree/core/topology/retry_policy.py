@@ -24,7 +24,7 @@ class RetryPolicy:
     max_after_s: float = math.inf
 
     def delay_s(self, failures: int, jitter: float) -> float:
-        """Return the back-off after so many failures; jitter in [0, 1) adds up to a tenth.
+        """Return the back-off after this many failures; jitter in [0, 1) adds up to a tenth.
 
         After a failure that uses up no attempt, those are counted that used up none as well.
 
@@ -35,7 +35,7 @@ class RetryPolicy:
         return min(self.max_s, doubled) * (1 + jitter / 10)
 
     def limited_s(self, delay_s: float) -> float:
-        """Return a delay, whoever chose it, within the limits."""
+        """Return a delay, no matter who chose it, within the limits."""
         return min(max(delay_s, 0.0), self.max_after_s)
 
     def with_one_left(self, attempts: int) -> int:

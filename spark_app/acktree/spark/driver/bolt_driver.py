@@ -133,7 +133,7 @@ class BoltDriver:
         """Commit a batch that has ended; called again for the same batch it does nothing.
 
         Raises:
-            NewerDriver: the bolt has another driver. BrokerUnreachable, BrokerRefused: see there.
+            NewerDriver: the bolt has another driver. BrokerUnreachable, BrokerRefused: see their docstrings.
         """
         slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
         places = [((range_.topic, range_.partition), range_.end) for range_ in batch.ranges]
@@ -158,7 +158,7 @@ class BoltDriver:
         return self.topics.log_ends()
 
     def _go_back_to_ends(self) -> None:
-        """Where a log ends before what was read of it, go on at its end, if the options allow it."""
+        """If a log ends before what was read of it, continue at its end, if the options allow it."""
         self._next |= check_ends(self.topics, self._options, self._next)
 
     def next_batch(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
@@ -173,7 +173,7 @@ class BoltDriver:
         slots = list(self._next)
         self._turns += 1
         for place in range(len(slots)):
-            # A limit below the number of partitions goes to others in turn: none waits for ever.
+            # A limit below the number of partitions goes to others in turn: none waits indefinitely.
             slot = slots[(place + self._turns) % len(slots)]
             start = self._next[slot]
             count = max(0, ends.get(slot, start) - start)

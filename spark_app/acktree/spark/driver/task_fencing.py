@@ -16,7 +16,7 @@ from acktree.producers.kafka.fencing import fencing_settings
 from acktree.spark.shared.batch_commits import transactional_id
 
 AT_ONCE = 16
-"""How many transactional ids are fenced at a time, each by a client of its own."""
+"""How many transactional ids are fenced at a time, each by its own client."""
 BEGIN_S = 0.001
 
 
@@ -31,7 +31,7 @@ def fence_tasks(bootstrap: str, group: str, places: Sequence[tuple[str, int]], u
         ids = [transactional_id(group, *place) for place in places[at : at + AT_ONCE]]
         waiting = [make_producer({**settings, "transactional.id": name}) for name in ids]
         with clear_errors(bootstrap):
-            for producer in list(waiting):  # each goes on in the background
+            for producer in list(waiting):  # each continues in the background
                 with suppress(KafkaException):
                     producer.init_transactions(BEGIN_S)
                     waiting.remove(producer)

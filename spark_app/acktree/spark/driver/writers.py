@@ -16,13 +16,13 @@ from pyspark import SparkContext
 
 WRITERS = "ACKTREE_WRITERS"
 
-# The environment belongs to the context, and each query of a session writes from a thread of its own.
+# The environment belongs to the context, and each query of a session writes from its own thread.
 _one_at_a_time = Lock()
 
 
 @contextmanager
 def writers(context: SparkContext, tasks: int) -> Iterator[None]:
-    """On the driver, around the making of a function that writes in so many tasks."""
+    """On the driver, around the making of a function that writes in ``tasks`` tasks."""
     with _one_at_a_time:
         context.environment[WRITERS] = str(tasks)
         try:

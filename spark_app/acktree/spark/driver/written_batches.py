@@ -36,7 +36,7 @@ class WrittenBatches:
 
         Called again for the same batch it does nothing. Raises:
             NotWritten: one has not, or its record is gone.
-            BrokerUnreachable, BrokerRefused: see there.
+            BrokerUnreachable, BrokerRefused: see their docstrings.
         """
         # Life of a record, step 9.
         if batch == self._checked:

@@ -36,7 +36,7 @@ class BatchProducer:
     """One connection with a transactional id; after any error it must be closed."""
 
     def __init__(self, settings: dict[str, Any], flush_timeout_s: float) -> None:
-        """Fence and abort whoever used the transactional id before. Raises KafkaException."""
+        """Fence the id's previous user, and abort its transaction. Raises KafkaException."""
         self._flush_timeout_s = flush_timeout_s
         self._sent: list[tuple[str, asyncio.Future[Any]]] = []
         self._sending: Any = None
@@ -187,7 +187,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
 
 
 async def _returns(work: Coroutine[Any, Any, None]) -> bool:
-    """Return whether it came to its end; not where aiokafka raises the cancellation of a task of its own."""
+    """Return whether it came to its end; False if aiokafka raises the cancellation of one of its tasks."""
     try:
         await work
     except asyncio.CancelledError:

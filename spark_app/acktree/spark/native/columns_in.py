@@ -76,7 +76,7 @@ class ColumnsIn:
         self._library.rd_kafka_queue_forward(self._queue, None)
 
     def take(self, max_records: int, timeout_s: float, own: bool = False) -> FetchedColumns:
-        """Return what has come, at most so many records, waiting so long for the last of them.
+        """Return what has come, at most ``max_records``, waiting ``timeout_s`` for the last of them.
 
         ``own``: with acktree's header of each.
         """

@@ -23,7 +23,7 @@ from acktree.wire.avro import zigzag
 from acktree.wire.header import HEADER
 
 BATCH_BYTES = 786_432
-"""A batch's limit, below the broker's default of a megabyte; a larger record has one of its own.
+"""A batch's limit, below the broker's default of a megabyte; a larger record gets its own batch.
 
 Each batch costs client and broker about as much as two thousand records in it.
 """
@@ -80,7 +80,7 @@ def record_bytes(columns: Sequence[Cells], others: Cells) -> NDArray[np.int64]:
 
 
 def no_headers(count: int) -> tuple[Cells, NDArray[np.int64]]:
-    """Return what ``encode`` takes for so many rows without headers of the user's."""
+    """Return what ``encode`` takes for ``count`` rows without user headers."""
     return Cells(np.zeros((2, count), np.int64), None), np.zeros(count, np.int64)
 
 
@@ -114,7 +114,7 @@ def encode(
     turn: int,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, EncodedBatch]]:
-    """Yield batches, each with its partition, of rows of a topic with so many ``partitions``.
+    """Yield batches, each with its partition, of rows of a topic with ``partitions`` partitions.
 
     ``columns`` are values, keys and own headers; ``others`` and ``counts`` as of ``other_headers``. Rows
     without a key go, batch by batch, to one partition after another, the first to number ``turn``. A batch of

@@ -38,7 +38,7 @@ def plain_files() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]  # another Spark that this process starts has a home of its own
+        del os.environ["SPARK_HOME"]  # another Spark that this process starts has its own home
 
 
 def _home(package: Path) -> Path:

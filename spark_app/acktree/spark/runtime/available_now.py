@@ -13,7 +13,7 @@ OPTION = "availableNow"
 
 
 def stop_when_done(query: StreamingQuery) -> None:
-    """Stop a query, in a thread of its own, as soon as its source has nothing to read."""
+    """Stop a query, in a separate thread, as soon as its source has nothing to read."""
 
     def wait() -> None:
         with suppress(Exception):  # the query has failed, and says why, or was stopped together with its JVM

@@ -53,7 +53,7 @@ def options_to_make(path: Path) -> str:
 
 
 def make_archive() -> Path:
-    """Run a small query in a process of its own, and keep the classes that it loaded; about half a minute.
+    """Run a small query in a separate process, and keep the classes that it loaded; about half a minute.
 
     Raises:
         NoArchive: the JVM wrote none, or could not be given the name of one.

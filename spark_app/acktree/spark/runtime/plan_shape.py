@@ -19,7 +19,7 @@ def is_narrow(output: DataFrame, batch: DataFrame) -> bool:
     """Return whether all rows of a record stay in the task that read it: one scan, no exchange, no limit.
 
     The scan must be the batch's own. Rows that Spark holds, by ``localCheckpoint`` or ``createDataFrame``,
-    are a scan, too, but were read in another task, or never.
+    are also a scan, but were read in another task, or never.
     """
     own, other = _scanned(batch), _scanned(output)
     return own is not None and other is not None and int(own.id()) == int(other.id())

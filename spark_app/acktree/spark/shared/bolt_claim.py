@@ -50,7 +50,7 @@ class BoltClaim:
         """Write the claim, again so that Kafka does not expire it.
 
         Raises:
-            NewerDriver: this driver was fenced. BrokerUnreachable, BrokerRefused: see there.
+            NewerDriver: this driver was fenced. BrokerUnreachable, BrokerRefused: see their docstrings.
         """
         group = self._commits.consumer.consumer_group_metadata()
         record = claim_record(self._topology, self.name)

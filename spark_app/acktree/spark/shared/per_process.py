@@ -31,7 +31,7 @@ class PerProcess(Generic[Kept]):
         self._own()[_key_of(purpose)] = value
 
     def pop_oldest(self, room: int = 1) -> Iterator[Kept]:
-        """Remove and yield the oldest until there is room for one more among so many; by default all."""
+        """Remove and yield the oldest until one more fits into ``room``; by default all."""
         kept = self._own()
         while len(kept) >= room:
             yield kept.pop(next(iter(kept)))

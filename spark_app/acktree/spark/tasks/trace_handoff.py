@@ -18,7 +18,7 @@ from acktree.wire.ids import RootId
 from acktree.wire.trace_context import TraceContext, span_of_emission, span_of_execution
 
 MAX_TRACES = 200_000
-"""How many are kept in memory; a row that comes later than so many others goes without."""
+"""How many are kept in memory; a row that comes after more others than this goes without."""
 
 _ENTRY = struct.Struct(f"<{ANCHOR_BYTES}sHH55s")
 _CHUNK_BYTES = 1 << 16

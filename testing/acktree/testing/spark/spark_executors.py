@@ -51,13 +51,13 @@ class Executors:
         self._numbers, self._attempts, self._stages = itertools.count(), itertools.count(), itertools.count()
         self.all = [self._new() for _ in range(count)]
         self.stage_attempts: Counter[int] = Counter()
-        """How often each stage was run anew."""
+        """How often each stage was run again."""
         self.speculates: Callable[[Attempt], bool] = lambda _attempt: False
-        """Whether an attempt gets a twin at once."""
+        """Whether an attempt gets a twin immediately."""
         self.cuts_off: Callable[[Attempt], bool] = lambda _attempt: False
         """Whether the step between reading and writing fails half-way, when all is read."""
         self.outlive_driver_s: Callable[[], float] = lambda: 0.0
-        """How long executors go on when their driver is dead."""
+        """How long executors keep running when their driver is dead."""
         self.failure: BaseException | None = None
         """The error of the last task that failed."""
         self._waiting_driver: Any = None

@@ -172,7 +172,7 @@ class SimulatedFrame(DataFrame):
         return [row for attempt in self._run() for batch in attempt.result for row in batch.to_pylist()]
 
     def _run(self) -> list[Any]:
-        """Run a job; tasks whose executor is lost before all have ended are run anew, as Spark does."""
+        """Run a job; tasks whose executor is lost before all have ended are run again, as in Spark."""
         bodies, executors = self.bodies(), self.context.executors
         stage, properties = executors.new_stage(), self.context.properties
         ended = executors.run(bodies, properties, stage, range(len(bodies)))

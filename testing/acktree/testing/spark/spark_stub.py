@@ -252,7 +252,7 @@ class SparkApplication:
         """Return the rows of the batch, to be read by tasks."""
         self._step("spark.partitions")
         partitions = self.reader.partitions(start, end)
-        reader = AcktreeStreamReader(self._parsed)  # tasks have a reader of their own
+        reader = AcktreeStreamReader(self._parsed)  # tasks have their own reader
         columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
         if self._parsed.include_headers:
             columns.append("headers")

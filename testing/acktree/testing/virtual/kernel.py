@@ -123,7 +123,7 @@ class Kernel:
         self.processes: list[Process] = []
         self.switches = 0
         self.ended: list[Process] = []
-        """Processes whose last task has ended, until whoever watches takes them out."""
+        """Processes whose last task has ended, until the watcher takes them out."""
         self.on_call: Callable[[Process, str], None] = lambda _process, _call: None
         """Called before each call of a client, in the process that makes it."""
         self._numbers = itertools.count()

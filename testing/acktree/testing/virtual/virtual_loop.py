@@ -32,7 +32,7 @@ class _Sleeper(selectors.SelectSelector):
         return []
 
     def wake(self) -> None:
-        """Look at once for what there is to do."""
+        """Look immediately for what there is to do."""
         self.is_awake = True
         if self.sleeping is not None:
             self._kernel.wake(self.sleeping)

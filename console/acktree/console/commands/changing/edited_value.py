@@ -18,7 +18,7 @@ def read_value(value_file: str | None, old: bytes | None) -> bytes:
     """Return the corrected value.
 
     Raises:
-        click.ClickException: the value is no text, the editor did not end well, or nothing was saved.
+        click.ClickException: the value is not text, the editor failed, or nothing was saved.
     """
     if value_file == STDIN:
         return sys.stdin.buffer.read()

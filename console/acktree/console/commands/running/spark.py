@@ -25,7 +25,7 @@ INSTEAD = {
     "metricshost": "--metrics-host",
     "kafka.*": "-b and -X, without the prefix kafka.",
 }
-"""What has an option of its own, by the source's option in small letters."""
+"""What has its own option, by the source's option in lower case."""
 
 
 @click.group()

@@ -25,7 +25,7 @@ from acktree.core.kafka.settings import Settings
 from acktree.core.reports.metrics_server import serve
 
 MAX_TOPOLOGIES = 50
-"""Each has a thread and connections of its own."""
+"""Each has its own thread and connections."""
 
 
 @click.command()

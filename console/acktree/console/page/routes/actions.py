@@ -21,7 +21,7 @@ from acktree.wire.control_records import Span
 from acktree.wire.errors import AcktreeError
 
 MAX_OPEN_PLANS = 100
-"""So many plans wait for their confirmation, and so many outcomes are remembered."""
+"""How many plans wait for their confirmation, and how many outcomes are remembered."""
 ASKED = ("topic", "partition", "first", "following", "letters", "matching")
 """What a plan is asked for by; `matching` asks by a filter of dead letters, whose fields come beside it."""
 
@@ -61,7 +61,7 @@ class Actions:
         """Return the plan for what is asked for.
 
         Raises:
-            NotReplayable, UnknownDeadLetter, UnknownFilter, BadQuery: see there.
+            NotReplayable, UnknownDeadLetter, UnknownFilter, BadQuery: see their docstrings.
         """
         cluster.refresh()
         ticket = secrets.token_urlsafe(16)

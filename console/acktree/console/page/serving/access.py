@@ -35,7 +35,7 @@ def is_loopback(host: str) -> bool:
 
 
 def own_path(wanted: str) -> str:
-    """Return where to go after the login: what was asked for, or / where that is no path of ours.
+    """Return where to go after the login: what was asked for, or / if that is not a path on this server.
 
     >>> own_path("/trace?root=1"), own_path("//evil.example"), own_path("https://evil.example")
     ('/trace?root=1', '/', '/')

@@ -44,7 +44,7 @@ def asked_filter(parameters: Mapping[str, str]) -> DeadLetterFilter:
     """Return which dead letters a page is asked for; a reason and a key are taken as they are, with blanks.
 
     Raises:
-        BadQuery: a time is no whole number of milliseconds since 1970.
+        BadQuery: a time is not a whole number of milliseconds since 1970.
     """
     asked = {name: parameters.get(name, "") for name in FILTER}
     texts = {name: asked[name] if name in ("reason", "key") else asked[name].strip() for name in TEXTS}

@@ -28,7 +28,7 @@ class SharedCluster:
 
         Raises:
             BrokerUnreachable: no broker answers, or others have been reading for WAIT_S.
-            UnknownTopology: see there.
+            UnknownTopology: see its docstring.
         """
         if not self._turn.acquire(timeout=WAIT_S):
             raise BrokerUnreachable(f"other pages have been reading for {WAIT_S:g} s")

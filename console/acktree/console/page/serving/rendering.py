@@ -50,12 +50,12 @@ def milliseconds(value: float) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text of at most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def visible(text: object) -> str:
-    """Return text with its control characters escaped, but for line ends and tabs."""
+    """Return text with its control characters escaped, except line ends and tabs."""
     return printable(text, LINES)
 
 

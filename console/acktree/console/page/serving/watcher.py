@@ -106,7 +106,7 @@ class Watcher:
             cluster.close()
 
     def _sentence_of(self, error: Exception) -> str:
-        """Return what went wrong as a sentence; what nobody expected goes to the log, too."""
+        """Return what went wrong as a sentence; an unexpected error is also logged."""
         if isinstance(error, AcktreeError):
             return str(error)
         if isinstance(error, KafkaException):
@@ -154,8 +154,8 @@ def edge_offsets(snapshot: Snapshot) -> dict[TopicReader, dict[int, int]]:
 def edge_rates(earlier: Iterable[Moved], now: Moved) -> dict[TopicReader, float]:
     """Return records a second by edge, since the earliest look that saw the same partitions of the same log.
 
-    A partition that appears, or goes back as that of a topic made anew, moved by nobody knows how much: an
-    edge has no rate until a look has seen it so. The time runs from before the one look to after the other,
+    How far a partition moved is unknown if it appeared, or went back as that of a recreated topic: an edge
+    has no rate until a look has seen it so. The time runs from before the one look to after the other,
     so a slow broker makes no rate higher than it was.
     """
     rates: dict[TopicReader, float] = {}

@@ -147,7 +147,7 @@ def select(
 
 
 def _matches(found: DeadLetter, wanted: DeadLetterFilter) -> bool:
-    """Return whether a dead letter has all that is wanted but for the reason."""
+    """Return whether a dead letter matches everything in the filter except the reason."""
     return (
         wanted.contains.casefold() in reason_of(found).casefold()
         and wanted.spout in ("", found.spout)

@@ -34,10 +34,10 @@ from acktree.wire.errors import AcktreeError
 PREVIEW_BYTES = 200
 MAX_HEADER_BYTES = 20_000
 MAX_HEADERS = 200
-"""So much of a header, and so many of them, are shown; acktree writes less."""
+"""How much of a header, and how many of them, are shown; acktree writes less."""
 MAX_DIGITS = 19
 NEWEST = 1_000
-"""So many dead letters the page reads."""
+"""How many dead letters the page reads."""
 
 
 NO_HEADERS: dict[str, str | None] = {}
@@ -289,7 +289,7 @@ def without_content(found: DeadLetter) -> DeadLetter:
 
 
 def without_payload(found: DeadLetter) -> DeadLetter:
-    """Return a dead letter without what records held: key, values and headers of their own."""
+    """Return a dead letter without what records held: key, values and their own headers."""
     ours = {name: text for name, text in found.headers.items() if name in OWN_HEADERS}
     return replace(found, key=None, value=None, failed_value=None, headers=ours)
 

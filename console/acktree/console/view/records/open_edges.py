@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 MAX_UNIQUE = 48
-"""Above so many edges a wrong subset with the right sum becomes likely: 2^48 subsets against 2^64 sums."""
+"""Above this many edges a wrong subset with the right sum becomes likely: 2^48 subsets against 2^64 sums."""
 MAX_SINGLE = 1 << 20
 
 
@@ -18,7 +18,7 @@ class Certainty(Enum):
     """The certainty of an answer."""
 
     EXACT = "exact"
-    """The only subset of the edges found that has this sum, but for a chance below 2^-15."""
+    """The only subset of the edges found that has this sum, except with a probability below 2^-15."""
     AMBIGUOUS = "ambiguous"
     """Too many edges were found for their sum to tell which are open."""
     MISSING = "missing"

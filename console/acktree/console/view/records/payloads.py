@@ -18,7 +18,7 @@ from acktree.core.errors import NotAuthorized
 SHOWN_BYTES = 2_048
 """How much of a key or value is shown."""
 MAX_PAYLOADS = 200
-"""Of so many tuples of a trace the payloads are shown."""
+"""How many tuples of a trace are shown with their payloads."""
 MAX_DEPTH = 20
 """JSON that is nested deeper stays as it is: its lines would be mostly blanks."""
 MAX_CHARACTERS = 4 * SHOWN_BYTES
@@ -125,7 +125,7 @@ def read_payload(cluster: Cluster, place: Place, offset: int, log: OffsetRange) 
     """Return what the record at a position of a ``log`` holds, or why that is not shown.
 
     Raises:
-        BrokerUnreachable, BrokerRefused: see there; a missing right is no error here.
+        BrokerUnreachable, BrokerRefused: see their docstrings; a missing right is not an error here.
     """
     name = f"{place[0]}/{place[1]}/{offset}"
     if offset < log.start:

@@ -109,7 +109,7 @@ def find_trace(
     A data topic that may not be read is a note of the trace, and its payloads are missing.
 
     Raises:
-        BrokerUnreachable, BrokerRefused: see there.
+        BrokerUnreachable, BrokerRefused: see their docstrings.
     """
     began_s = world.monotonic_s()
     cluster.refresh()

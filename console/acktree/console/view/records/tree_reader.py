@@ -1,6 +1,6 @@
 """Reads from the log the acks, fails and tuples of trees whose roots are known.
 
-`acktree trace` reads one record's trees with it, `acktree export-traces` many at once.
+`acktree trace` reads one record's trees with it, `acktree export-traces` many together.
 Invariant: reading stops at a deadline; a note names each part that is unread, gone or forbidden.
 """
 
@@ -32,7 +32,7 @@ from acktree.wire.trace_context import context_of
 
 MARGIN_MS = 2_000
 FEW_ROOTS = 8
-"""Up to so many roots are searched for as bytes before a record is decoded: 0.3 µs a record, not 12."""
+"""Up to this many roots are searched for as bytes before a record is decoded: 0.3 µs a record, not 12."""
 ROOT_AT = 5
 """Where the first root is in a tuple header."""
 
@@ -46,7 +46,7 @@ def at_of(record: Record) -> At:
 
 
 def headers_of(record: Record) -> Headers:
-    """Return the headers of a record, in order; null is a value, too. None where they cannot be read."""
+    """Return the headers of a record, in order; null is also a value. None if they cannot be read."""
     try:
         return read_headers(record)
     except MalformedRecord:

@@ -96,6 +96,6 @@ def _unpack(text: str, frontier: int) -> tuple[int, bytes, bytes]:
         owner = bytes.fromhex(parts[3])
     except (ValueError, zlib.error):
         return 0, b"", b""
-    if not 0 <= span <= WINDOW_OFFSETS or len(packed) != (span + 7) // 8:  # a bit that is missing is no claim
+    if not 0 <= span <= WINDOW_OFFSETS or len(packed) != (span + 7) // 8:  # malformed claim
         return 0, b"", b""
     return span, packed, owner

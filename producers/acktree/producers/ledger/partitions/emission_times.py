@@ -57,7 +57,7 @@ class EmissionTimes:
         at = bisect_right(self._ends, begin, self._first)
         while at < len(self._ends) and begin <= last:
             if (count := offsets.range_cardinality(begin, self._ends[at])) == 0:
-                # None of it: go on with what comes next.
+                # None of it: continue with what comes next.
                 begin = int(offsets[offsets.rank(begin)])
                 at = bisect_right(self._ends, begin, at)
                 continue

@@ -34,7 +34,7 @@ class PartitionLedger:
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
     unwritten: BitMap64 = field(default_factory=BitMap64)
-    """What is planned and not written yet: a restart emits it again, at once."""
+    """What is planned and not written yet: a restart emits it again immediately."""
     command: LiveReplay | None = None
     """The replay command that is under way."""
     changes: int = 0
@@ -209,9 +209,10 @@ class PartitionLedger:
         """Record one failed emission; return its records and what it led to, without those it leaves alone.
 
         ``counts`` is False if it says nothing about the records themselves. ``after_s`` takes the place of
-        the back-off. ``is_rejected``: a bolt says that a record of it need not be tried again. Which of
-        several records it was nobody knows: the failure counts for none of them, and each is emitted again
-        alone, after a rejection at once. Left alone are records that are done or have a newer emission.
+        the back-off. ``is_rejected``: a bolt says that a record of it need not be tried again. It is
+        unknown which of several records failed: the failure counts for none of them, and each is emitted
+        again alone, without delay after a rejection. Records that are done or have a newer emission are
+        left alone.
         """
         # Life of a record, step 11.
         block = self.blocks.find(generation, offset)
@@ -234,7 +235,7 @@ class PartitionLedger:
         return outcomes
 
     def _was_alone(self, generation: int, offset: int) -> bool:
-        """Return whether an emission that is no known block's surely had one record.
+        """Return whether an emission that belongs to no known block certainly had one record.
 
         A generation counts to 15: the sixteenth replay of a record looks like a first emission.
         """

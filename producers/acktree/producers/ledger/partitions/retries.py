@@ -161,7 +161,7 @@ class Retries:
         return None if attempt is None or attempt.generation != generation else attempt
 
     def put_back(self, generation: int, offset: int, now_s: float, policy: RetryPolicy) -> None:
-        """Make a record due, at once or after its delay, that was about to be given up: one more attempt."""
+        """Make a record due that was about to be given up, now or after its delay: one more attempt."""
         if (attempt := self.failed_attempt(generation, offset)) is not None:
             attempt.attempts = policy.with_one_left(attempt.attempts)
             self._wait(max(now_s, attempt.delayed_to_s or now_s), offset, generation)
@@ -200,7 +200,7 @@ class Retries:
         return self._round.pop() if self._round else None
 
     def end_back_offs(self, now_s: float) -> None:
-        """Make due at once what backs off, but not what a bolt has delayed; what is due is a new round."""
+        """Make due now what backs off, but not what a bolt has delayed; what is due is a new round."""
         waiting = [*self._due, *self._round]
         self._round.clear()
         self._due = [due._replace(at_s=now_s) if self._backs_off(due) else due for due in waiting]
@@ -241,7 +241,7 @@ class Retries:
         return self._used_up == run
 
     def fail_overdue(self, offsets: BitMap64, before_s: float, now_s: float, limit: int) -> int:
-        """Make due at once what was emitted before a time and has no result; return how many records.
+        """Make due now what was emitted before a time and has no result; return how many records.
 
         Of the overdue ``offsets`` those that have an attempt here were emitted again since. A missing result
         says nothing about a record, so it does not count as an attempt.

@@ -80,7 +80,7 @@ class ResultTopics:
         """Yield what is there, waiting up to ``wait_s`` for it, and reading for MAX_READ_S in all.
 
         Raises:
-            BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
+            BrokerUnreachable, BrokerRefused, NotAuthorized: see their docstrings.
         """
         # Life of a record, step 10.
         waiting_until_s = world.monotonic_s() + wait_s

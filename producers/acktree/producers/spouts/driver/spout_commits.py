@@ -123,7 +123,7 @@ class SpoutCommits:
         self._read = SpoutStates(task)
         """What was read at the start of slots that are not read."""
         self._known_ids: dict[str, set[str]] = {}
-        """Of each topic the ids that the state knew at the start, whoever read it."""
+        """The ids of each topic that the state knew at the start, no matter which task read it."""
         self._moved: set[SlotKey] = set()
         """Slots whose results go to another topic than is read, or not all of whose runs count."""
         self._stored: dict[bytes, bytes] = {}
@@ -183,7 +183,7 @@ class SpoutCommits:
         """Commit the result positions to the group, for its tools, and to see that it has no members.
 
         Raises:
-            GroupInUse: it has some. BrokerUnreachable, BrokerRefused: see there.
+            GroupInUse: it has some. BrokerUnreachable, BrokerRefused: see their docstrings.
         """
         self._offsets.commit({}, self.term, self._positions())
 
@@ -425,9 +425,9 @@ class SpoutCommits:
         return encode_spout_state(SpoutState(*numbers, tasks, self._published.version))
 
     def _slot_records(self) -> Records:
-        """Return by key what is known of all slots, of those that are not read any more, too.
+        """Return by key what is known of all slots, including those that are no longer read.
 
-        Of a topic that was created anew nothing is kept but of its newest incarnation.
+        Of a topic that was recreated only its newest incarnation is kept.
         """
         records: Records = {}
         ids: dict[str, str] = {}

@@ -184,7 +184,7 @@ class SpoutDriver:
         self._reporter.flush(FIRST_REPORT_S)
 
     def _topics_read(self, ever: set[int]) -> set[int]:
-        """Return whose result topics this driver reads; the first task also those of tasks that are no more.
+        """Return whose result topics this driver reads; the first task also reads those of removed tasks.
 
         A replay command may wait there, and is handed on.
         """
@@ -386,8 +386,8 @@ class SpoutDriver:
     def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
         """Emit what is due again, what commands ask for, and what is new.
 
-        After a breaker has closed nothing is new before all that had failed by then is emitted again: the
-        frontier waits for that, and would wait for large batches of new records, too.
+        After a breaker has closed nothing new is emitted before all that had failed by then is emitted again:
+        the frontier waits for that, and would also wait for large batches of new records.
         """
         again: list[Range] = []
         replays: list[Replays] = []

@@ -16,7 +16,7 @@ from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.wire.control_records import Absent, Failure, ReplayCommand, Result
 
 MAX_DEAD_LETTERS = 200
-"""How many are read and written together, and before results go on being read."""
+"""How many are read and written together, before more results are read."""
 
 
 class SpoutResults:
@@ -58,7 +58,7 @@ class SpoutResults:
         return not self._exhausted
 
     def follow(self, tasks: Iterable[int]) -> None:
-        """Read the result topics of these tasks, too, each from its committed position on."""
+        """Also read the result topics of these tasks, each from its committed position on."""
         positions, topic_of = self._commits.positions, self._commits.result_topic
         self._topics.follow(TopicPartition(topic_of(task), 0, positions[task].next_offset) for task in tasks)
 

@@ -74,7 +74,7 @@ class SpoutSources:
             return self.topics.log_ends()
 
     def go_back_to_ends(self) -> None:
-        """If a log ends before what is emitted of it, go on at its end, if the options allow it."""
+        """If a log ends before what is emitted of it, continue at its end, if the options allow it."""
         for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
             task = find_task(self._tasks, slot)
             assert task is not None, "every slot that is read has its task"
@@ -82,7 +82,7 @@ class SpoutSources:
             task.counters["lost"] += ledger.open_from(end)
             self._commits.begin_run()
             ledger.discard_from(min(end, ledger.frontier), self._commits.run)
-            self._commits.commit()  # at once: old bits must not stand for new records
+            self._commits.commit()  # immediately: old bits must not stand for new records
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, find out why."""

@@ -38,7 +38,7 @@ from acktree.producers.worker.executing.waiting_tuples import WaitingTuples
 log = logging.getLogger("acktree.bolt")
 
 MAX_HELD_BYTES = 64 << 20
-"""With so many bytes of tuples in hand, and of their children, no more are read."""
+"""With this many bytes of tuples in hand, and of their children, no more are read."""
 FIRST_RECORDS = 10
 """How many records are read before their size is known."""
 EXECUTED_IN_A_ROW = 64
@@ -247,7 +247,7 @@ class AsyncExecution(Execution):
         return self._loop.thread_id
 
     def cut_off(self, timeout_s: float, reason: str) -> None:
-        """Cancel and fail the tuples that have been executed for longer, untracked ones, too.
+        """Cancel and fail the tuples that have been executed for longer, including untracked ones.
 
         None while the event loop does not answer: the time counts against the one that blocks it alone.
         """

@@ -121,7 +121,7 @@ class BatchExecution(SyncExecution):
         self._chunk.done = len(self._chunk.records)
 
     def _try(self, batch: TupleBatch) -> BaseException | None:
-        """Execute a batch; return what it raised, with nothing of it sent. Raises what is no fault of it."""
+        """Execute a batch; return what it raised, with nothing of it sent. Raises what it did not cause."""
         self._collector.faults.executing = batch
         self._batch.begin(batch)
         self._collector.guard.release()

@@ -71,7 +71,7 @@ def configure(collector: Collector, bolt: AnyBolt, table: BoltTable, name: str, 
 
 
 def find_execute_timeout(bolt: AnyBolt, table: BoltTable, name: str) -> float:
-    """Return how long ``execute`` may take, 0 for no limit. Raises BadHandler for what is no such time."""
+    """Return how long ``execute`` may take, 0 for no limit. Raises BadHandler for an invalid time."""
     if table.execute_timeout_s is not None:
         return table.execute_timeout_s
     own: object = bolt.execute_timeout_s
@@ -91,7 +91,7 @@ def find_never_retried(bolt: AnyBolt, table: BoltTable, name: str) -> tuple[type
     """Return the exceptions that the bolt's class and its table in the topology say are never retried.
 
     Raises:
-        BadHandler: a name in the table is no exception class that can be imported.
+        BadHandler: a name in the table is not an exception class that can be imported.
     """
     found = list(bolt.never_retry)
     for place in table.never_retry:

@@ -132,7 +132,7 @@ class Execution(ABC):
     def drop(self, tuples: Sequence[Tuple], places: Collection[Place] | None = None) -> bool:
         """Release what is read again of these partitions, None for all: ``tuples`` in hand, and executed.
 
-        Return whether tuples of other partitions went with them, which must be read again, too.
+        Return whether tuples of other partitions were released with them, which must also be read again.
         """
 
 
@@ -287,7 +287,7 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     """Fail a tuple with an exception, unless the bolt has already acked or failed it.
 
     The exception says when its record is emitted again. Raises the collector's fatal error, or this one, if
-    it is no tuple's fault.
+    no tuple caused it.
     """
     collector.check()
     if not is_of_tuple(error):

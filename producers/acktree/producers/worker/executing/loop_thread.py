@@ -21,7 +21,7 @@ class LoopThread:
     """Runs from ``start`` to ``close``, under a name that thread dumps show."""
 
     def __init__(self, name: str, max_calls: int | None = None) -> None:
-        """``max_calls``: how many functions ``asyncio.to_thread`` runs at once; else as asyncio has it."""
+        """``max_calls``: how many functions ``asyncio.to_thread`` runs concurrently; None: as asyncio."""
         self._name = name
         self._loop = world.event_loop(max_calls)
         self._thread: world.Thread | None = None

@@ -28,7 +28,7 @@ from acktree.producers.worker.executing.execution import (
 )
 
 MAX_WAIT_S = 0.1
-"""How long the loop waits at once for a bolt that takes longer than a turn."""
+"""How long the loop waits at a time for a bolt that takes longer than a turn."""
 
 log = logging.getLogger("acktree.bolt")
 

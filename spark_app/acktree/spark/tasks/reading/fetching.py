@@ -143,7 +143,7 @@ class Fetching:
         return next_offset > offset
 
     def fetch(self, place: Place, max_records: int, timeout_s: float) -> Fetched:
-        """Return what has come of a partition, at most so many records; wait so long for the last of them."""
+        """Return what has come of a partition, at most ``max_records``; wait ``timeout_s`` for the last."""
         if not self.reads_columns:
             return self._fetched_one_by_one(self._consume(place, max_records, timeout_s))
         taken = self._columns[place].take(max_records, timeout_s, own=self._is_for_bolt)

@@ -165,7 +165,7 @@ def _read_range(range_: ReadRange, records: Iterator[Fetched], declared_by: str)
 def task_anchors(task: ReadTask) -> Iterator[bytes]:
     """Yield the anchors of what a task reads, 18 bytes each; those of a bolt's tuples are read for it.
 
-    Raises what ``read_offsets`` raises. A spout's absent offsets have anchors, too.
+    Raises what ``read_offsets`` raises. A spout's absent offsets also have anchors.
     """
     for range_, records in read_records([each for each in task.ranges if each.options.bolt]):
         for fetched in records:

@@ -49,11 +49,11 @@ class BatchTransaction:
     """How long a partition that the topology promises is looked for."""
 
     def __init__(self, bootstrap: str, user: Settings, transactional_id: str) -> None:
-        """Fence and abort whoever used the id before.
+        """Fence the previous user of the id, and abort its transaction.
 
         Raises:
             NativeOff: it takes librdkafka to do what the properties say.
-            RefusedSetting, BrokerUnreachable, BrokerRefused: see there.
+            RefusedSetting, BrokerUnreachable, BrokerRefused: see their docstrings.
         """
         producer_settings(bootstrap, user)
         ours = {"transactional.id": transactional_id, "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)}
@@ -152,7 +152,7 @@ class BatchTransaction:
             self._lay_out_singles(topic)
 
     def flush_tuples(self) -> None:
-        """Nothing to wait for: all becomes visible at once."""
+        """Nothing to wait for: everything becomes visible together."""
 
     def flush_and_commit(self) -> None:
         """Commit. Raises DeliveryFailed, TransactionLost."""
@@ -166,7 +166,7 @@ class BatchTransaction:
         self.is_spent = self._records > MAX_RECORDS
 
     def abort(self) -> None:
-        """Abort what the task sent; who comes next begins with a producer of its own."""
+        """Abort what the task sent; the next user of the id begins with a new producer."""
         self.is_spent = True
         self._producer.abort()
 

@@ -64,7 +64,7 @@ class RecordTransaction(TaskProducer):
     """A transaction that librdkafka writes; see Transaction."""
 
     def __init__(self, bootstrap: str, user: Settings, transactional_id: str) -> None:
-        """Fence and abort whoever used the id before.
+        """Fence the previous user of the id, and abort its transaction.
 
         Raises:
             BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
@@ -98,7 +98,7 @@ class RecordTransaction(TaskProducer):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
     def flush_tuples(self) -> None:
-        """Nothing to wait for: all becomes visible at once."""
+        """Nothing to wait for: everything becomes visible together."""
 
     def flush_and_commit(self) -> None:
         """Commit. Raises DeliveryFailed, TransactionLost."""
@@ -110,7 +110,7 @@ class RecordTransaction(TaskProducer):
             raise lost(error.args[0]) from error
 
     def abort(self) -> None:
-        """Abort what the task sent; who comes next begins with a producer of its own."""
+        """Abort what the task sent; the next user of the id begins with a new producer."""
         self.is_spent = True
         try:
             self.producer.purge()

@@ -20,7 +20,7 @@ from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Tr
 MAX_OPEN = 64
 """Partitions whose producers a process keeps: a new one costs up to 0.3 s and several connections."""
 BATCHES = "acktree.spark.tasks.writing.batch_transaction"
-"""Imported only where whole batches can be written: aiokafka is an extra of its own."""
+"""Imported only where whole batches can be written: aiokafka is a separate extra."""
 
 log = logging.getLogger("acktree.spark")
 

@@ -260,7 +260,7 @@ def write_tuples(
 
 
 def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
-    """Yield what the inputs add per root, so that a record without output rows gets an init or ack, too."""
+    """Yield what the inputs add per root, so that a record without output rows also gets an init or ack."""
     for batch in batches:
         anchors = b"".join(filter(None, batch.column("anchors").to_pylist()))
         yield from map(to_arrow, fold(own_values(np.frombuffer(anchors, ANCHOR), plan.own_hashes)))

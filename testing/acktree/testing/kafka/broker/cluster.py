@@ -36,7 +36,7 @@ class Cluster:
         """Topics whose partitions have no leader: nothing of them is written, read or known."""
         self.clock_step_s = 0.0
         self.appended: dict[PartitionLog, None] = {}
-        """Logs that were appended to or cut since whoever watches has last cleared it."""
+        """Logs that were appended to or cut since the watcher last cleared it."""
         self.offset_changes = 0
         """How often a committed offset of any group has changed."""
         self.copies_of: Callable[[Process, str], int] = lambda _writer, _topic: 1

@@ -121,7 +121,7 @@ class Group:
     def _remove(self, member_id: str) -> None:
         if self.members.pop(member_id, None) is None:
             return
-        self._tell()  # one that waits to join hears of its removal at once
+        self._tell()  # one that waits to join learns of its removal immediately
         self.targets.pop(member_id, None)
         if self.is_incremental:
             self._retarget()

@@ -200,7 +200,7 @@ class PartitionLog:
             self.delete_before(min(last.offset + 1, self.stable_offset))
 
     def compact(self) -> None:
-        """Clean below the last stable offset, but for the last record, which is in the active segment.
+        """Clean below the last stable offset, except the last record, which is in the active segment.
 
         The last committed record of each key stays, a tombstone for ``delete.retention.ms``.
         """

@@ -17,7 +17,7 @@ BROKER_SETTINGS = {
     "offset.metadata.max.bytes": "4096",
     "offsets.retention.minutes": "10080",
 }
-"""Kafka's defaults, but for a session timeout of 6 s, which ``acktree broker`` allows, too."""
+"""Kafka's defaults, except for a session timeout of 6 s, which ``acktree broker`` also allows."""
 
 
 def changes_of(resource: ConfigResource, defaults: Mapping[str, str]) -> dict[str, str]:

@@ -102,7 +102,7 @@ class TransactionCoordinator:
     def time_out(self, entry: TransactionalId) -> None:
         """Abort a transaction that its producer has not ended in time."""
         if entry.transaction is not None and not entry.is_ending:
-            entry.epoch += 1  # this fences the producer: librdkafka does not start anew by itself
+            entry.epoch += 1  # this fences the producer: librdkafka does not start again by itself
             self._end(entry, Outcome.ABORTED)
 
     def _end(self, entry: TransactionalId, outcome: Outcome) -> None:

@@ -58,7 +58,7 @@ class Limits(NamedTuple):
         )
 
     def take_batch(self, queue: deque[Queued]) -> list[Queued]:
-        """Take from the front of a queue what is sent at once: at least one record."""
+        """Take from the front of a queue what is sent together: at least one record."""
         taken = [queue.popleft()]
         size = size_of(taken[0].key, taken[0].value)
         while queue and len(taken) < self.batch_records:

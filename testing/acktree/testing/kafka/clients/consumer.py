@@ -121,7 +121,7 @@ class SimulatedConsumer:
         self._assign(partitions, is_whole=True)
 
     def incremental_assign(self, partitions: Sequence[TopicPartition], /) -> None:
-        """Read these partitions, too. Raises KafkaException: one is read already."""
+        """Read these partitions in addition. Raises KafkaException: one is read already."""
         self._enter("consumer.incremental_assign")
         for place in partitions:
             if (place.topic, place.partition) in self._fetcher.fetches:
@@ -190,7 +190,7 @@ class SimulatedConsumer:
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[SimulatedMessage]:
-        """Return up to so many records and events; wait for all of them until the timeout."""
+        """Return up to ``num_messages`` records and events; wait for all of them until the timeout."""
         if not 0 <= num_messages <= 1_000_000:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         return self._consume(num_messages, timeout, "consumer.consume")

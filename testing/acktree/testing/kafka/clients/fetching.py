@@ -78,7 +78,7 @@ class Fetcher:
     # What to read.
 
     def assign(self, partitions: Sequence[TopicPartition], *, is_whole: bool) -> None:
-        """Read these partitions, too, or ``is_whole`` nothing else."""
+        """Read these partitions in addition, or with ``is_whole`` nothing else."""
         if len({(place.topic, place.partition) for place in partitions}) < len(partitions):
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "Failed to set assignment"))
         self._seen |= {place.topic for place in partitions}
@@ -139,7 +139,7 @@ class Fetcher:
         return self._bounds.get(place, (OFFSET_INVALID, OFFSET_INVALID))
 
     def _record_bounds(self) -> None:
-        """Record the bounds of what is fetched at present: that goes on in the background."""
+        """Record the bounds of what is fetched at present: fetching continues in the background."""
         for place, fetch in self.fetches.items():
             is_fetched = fetch.next_offset is not None and fetch.ready_s <= self._kernel.now_s
             if is_fetched and place not in self._paused and (log := self.log(place)) is not None:
@@ -193,7 +193,7 @@ class Fetcher:
             found.append(SimulatedMessage(*place, None, error=error))
 
     def _resolve(self, place: Place, fetch: Fetch, log: PartitionLog) -> None:
-        """Find out where to begin, of a paused partition, too."""
+        """Find out where to begin, also in a paused partition."""
         start = fetch.start
         if fetch.starts_where_committed:
             if self.is_committed_only and self._is_any_pending():
@@ -209,7 +209,7 @@ class Fetcher:
         fetch.next_offset = start
 
     def _is_any_pending(self) -> bool:
-        """Return whether a transaction may change where to start: the client asks for all at once."""
+        """Return whether a transaction may change where to start: the client asks for all together."""
         pending = self._group().offsets.pending
         return any(fetch.starts_where_committed and place in pending for place, fetch in self.fetches.items())
 

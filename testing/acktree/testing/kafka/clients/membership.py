@@ -60,7 +60,7 @@ class Membership:
             self._join_soon()
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group, or join it anew for other topics."""
+        """Join the group, or join it again for other topics."""
         self._topics = tuple(sorted(topics))
         self.is_active = True
         self._join_soon()
@@ -301,7 +301,7 @@ class NextMembership(Membership):
             self._notify(Event("assign", new))
 
     def served(self, event: Event) -> None:
-        """Tell the coordinator at once what has changed."""
+        """Tell the coordinator immediately what has changed."""
         self._is_reconciling = False
         if event.kind in ("revoke", "lost"):
             self.owned = tuple(place for place in self.owned if place not in event.places)

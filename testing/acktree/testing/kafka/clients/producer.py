@@ -49,10 +49,10 @@ class TransactionState:
     """Where this epoch has written."""
     gaps: set[Place] = field(default_factory=set)
     """Where a refused or purged batch has left a gap in the sequence numbers: librdkafka does not close it,
-    so the next batch there fails, too, with OUT_OF_ORDER_SEQUENCE_NUMBER; only then it starts anew."""
+    so the next batch there also fails, with OUT_OF_ORDER_SEQUENCE_NUMBER; only then does it start again."""
 
     def start(self, identity: tuple[int, int]) -> None:
-        """Go on with a new epoch."""
+        """Continue with a new epoch."""
         self.identity = identity
         self.written.clear()
 

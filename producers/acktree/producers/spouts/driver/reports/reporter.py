@@ -57,7 +57,7 @@ class Reporter:
         """Hand reports over to the producer, with what is known of this process.
 
         Raises:
-            NotAuthorized: the broker forbids it; raised at once if the broker has said so before.
+            NotAuthorized: the broker forbids it; raised immediately if it has done so before.
         """
         facts = self.last_error.figures()
         reports = [replace(report, values={**report.values, **facts}) for report in reports]

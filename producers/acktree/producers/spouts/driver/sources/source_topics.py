@@ -98,7 +98,7 @@ class SpoutTopics(TopicEnds):
         partitions: list[SourceSlot] = []
         self.task_of: dict[int, int] = {}
         self.ids = {topic: state.topic_id for topic, state in self._topics.items()}
-        """The id of each topic, whoever reads its partitions."""
+        """The id of each topic, no matter which task reads its partitions."""
         self.unknown: list[tuple[str, int]] = []
         """Partitions that the registry gives no slot."""
         for topic, topic_state in self._topics.items():
