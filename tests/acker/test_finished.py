@@ -182,7 +182,7 @@ def test_the_memory_of_finished_roots_is_that_of_both_sets_and_as_documented():
     finished.rotate()
     assert finished.nbytes == young + 8 * (len(finished.young) + BUFFERED_ROOTS)
     docs = " ".join((Path(__file__).parents[2] / "docs" / "acker.md").read_text().split())
-    assert f"at least the latest {MAX_FINISHED:,}, and none" in docs
+    assert f"at least the latest {MAX_FINISHED:,}; and none" in docs
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())

@@ -1,6 +1,7 @@
 """Values of a Schema Registry: a server in this process that speaks its protocol, also when it is away."""
 
 import json
+import socket
 import threading
 import traceback
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ class Registry:
         self.schemas: list[dict[str, str]] = []
         self.fault: tuple[int, bytes] | None = None
         self.requests = 0
+        self._port = socket.socket()
         registry = self
 
         class RegistryHandler(BaseHTTPRequestHandler):
@@ -87,15 +89,23 @@ class Registry:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
+        """Stop, and keep the port: else the registry of another test may get it."""
         self._server.shutdown()
         self._server.server_close()
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind(self._server.server_address)
+
+    def release(self) -> None:
+        if self._port.getsockname()[1] == 0:
+            self.close()
+        self._port.close()
 
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     made = Registry()
     yield made
-    made.close()
+    made.release()
 
 
 class Write(BasicBolt):

@@ -143,7 +143,7 @@ def test_a_worker_that_hangs_is_named_with_its_host_and_its_record():
         (cause,) = describe(made)
         assert cause.kind == "stuck-worker"
         assert cause.where.startswith("upper@")
-        assert re.search(rf"executes words/0/\d+ of source record lines/0/{line.offset},", cause.text)
+        assert re.search(rf"executing words/0/\d+ of source record lines/0/{line.offset} ", cause.text)
 
 
 def test_a_stalled_acker_is_named(monkeypatch):
@@ -155,7 +155,7 @@ def test_a_stalled_acker_is_named(monkeypatch):
         made.run_for(60)
         monkeypatch.undo()
         cause, *_ = describe(made)
-        assert (cause.kind, cause.text[:22]) == ("stuck-worker", "acker acker is stalled")
+        assert (cause.kind, cause.text[:28]) == ("stuck-worker", "acker acker has been stalled")
 
 
 class FailsOnBad(BasicBolt):

@@ -28,7 +28,7 @@ def test_no_archive_is_used_with_an_unusable_name_or_without_a_folder(monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with blank"))
     archive_path().touch()
     assert options_to_use() == ""
-    with pytest.raises(NoArchive, match="at blanks"):
+    with pytest.raises(NoArchive, match="contains a space"):
         make_archive()
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
     assert options_to_use() == ""
