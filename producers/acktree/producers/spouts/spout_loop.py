@@ -79,8 +79,8 @@ class SpoutWorker:
         ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, GroupInUse,
-            BadHandler: see their docstrings.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, GroupInUse: see their docstrings.
+            BadHandler: see its docstring.
             MissingTopic, UnreadableState, ZombieDriver: as ``StateTopic.take_over``.
         """
         check_written(spout, (Spout,), "next_tuple")

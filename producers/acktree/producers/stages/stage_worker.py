@@ -131,8 +131,8 @@ class StageWorker:
         a bolt, if the spout has one task.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting,
-            BadHandler: see their docstrings.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting: see their docstrings.
+            BadHandler: see its docstring.
         """
         self._stage, bolt = stage, _bolt_of(stage)
         check_bolt(bolt)

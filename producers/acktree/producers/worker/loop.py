@@ -87,8 +87,8 @@ class Worker:
         ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting,
-            BadHandler: see their docstrings.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting: see their docstrings.
+            BadHandler: see its docstring.
         """
         bolt = as_bolt(bolt)
         check_bolt(bolt)
