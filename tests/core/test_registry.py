@@ -14,7 +14,7 @@ from acktree.core.kafka.settings import producer_settings
 from acktree.core.topology import registry
 from acktree.core.topology.file import parse_topology, registry_topic
 from acktree.core.topology.publish import apply_topology
-from acktree.core.topology.registry import Registry
+from acktree.core.topology.registry import Registry, read_histories
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
@@ -89,6 +89,15 @@ def test_a_process_that_starts_while_the_registry_has_no_leader_waits_for_one(op
     assert found.history.latest.version == 1
     assert consumer.refusals["list_topics"] == []
     found.close()
+
+
+@pytest.mark.real
+def test_a_topology_that_is_deleted_while_all_are_read_is_left_out(
+    opened: Open, kafka: str, unique: str
+) -> None:
+    found, _ = opened()
+    found.close()
+    assert [each.name for each in read_histories(kafka, [unique, f"{unique}-gone"], {})] == [unique]
 
 
 @pytest.mark.real

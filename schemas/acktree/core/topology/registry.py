@@ -291,6 +291,8 @@ def read_history(bootstrap: str, name: str, user: Settings) -> History:
 def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list[History]:
     """Return all versions of many topologies, read by one consumer; those without a version are left out.
 
+    So are those that are deleted meanwhile, which librdkafka reports only after 30 s.
+
     Raises:
         BrokerUnreachable: no broker answers. NotAuthorized: a registry may not be read.
     """
@@ -304,7 +306,11 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
             while left:
                 message = consumer.poll(BROKER_TIMEOUT_S)
                 if message is None:
-                    raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
+                    deleted = {topic for topic in left if _is_deleted(consumer, topic)}
+                    if not deleted:
+                        raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
+                    left -= deleted
+                    continue
                 topic = message.topic() or ""
                 if (error := message.error()) is None:
                     histories[topic].add(message)
@@ -315,3 +321,9 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
     finally:
         consumer.close()
     return [history for history in histories.values() if history.versions]
+
+
+def _is_deleted(consumer: Consumer, topic: str) -> bool:
+    """Return whether the broker answers that a topic does not exist."""
+    error = consumer.list_topics(topic, timeout=BROKER_TIMEOUT_S).topics[topic].error
+    return error is not None and is_missing(error)
