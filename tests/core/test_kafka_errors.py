@@ -46,6 +46,11 @@ def test_requests_are_retried_while_a_leader_is_elected_or_a_group_is_loaded(cod
     assert was_transient(error)
 
 
+def test_a_broker_that_did_not_answer_is_away_whatever_has_shown_that():
+    assert was_transient(BrokerUnreachable("no answer"))
+    assert not was_transient(BrokerRefused("no"))
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -37,7 +37,7 @@ POLL_S = 0.1
 REVOKE_S = 30.0
 """How long a task that moves may take to finish what is executed; then its next process fences it."""
 RETRY_S = 1.0
-"""How often a process tries to begin a task again that was fenced, or for which the broker was away."""
+"""How often a process tries to restart a task that was fenced, or that ended because the broker was away."""
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 """Moves only what must move; ``range`` would give all tasks to one member, as each has its own topic."""
 
@@ -291,10 +291,10 @@ class StageWorker:
             self._subscribe()
 
     def _watch_threads(self) -> None:
-        """Begin tasks again that have ended without the process.
+        """Restart tasks that have ended while the process runs.
 
-        A newer version of the topology has ended them, a process that lost them, or a broker that was away:
-        that ends a process only before it is ready.
+        A newer version of the topology has ended them, or another process that has fenced them and lost
+        them since, or a broker that was away. Before this process is ready, such a broker ends it.
         """
         for thread in [each for each in self._leaving if each.has_ended]:
             self._leaving.remove(thread)
@@ -313,11 +313,12 @@ class StageWorker:
             self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
 
     def _raise_if_final(self, thread: TaskThread) -> None:
+        """Raise what has ended a task, unless the task can be restarted."""
         if not (self._is_ready and thread.error is not None and was_transient(thread.error)):
             _raise_if_not_fenced(thread)
 
     def _may_retry(self, task: int, error: BaseException) -> bool:
-        """Return whether to begin a task now that ``error`` has ended; asked again and again."""
+        """Return whether to restart a task now that ``error`` has ended it: at most once in RETRY_S."""
         if world.monotonic_s() < self._retry_at_s.get(task, 0.0):
             return False
         self._retry_at_s[task] = world.monotonic_s() + RETRY_S
@@ -331,7 +332,7 @@ class StageWorker:
     def _still_has(self, task: int) -> bool:
         """Return whether this process is still a member: then it has what was assigned and not revoked.
 
-        By a commit, which the group accepts from members of its generation alone.
+        It asks by a commit, which the group accepts only from members of its generation.
         """
         place = TopicPartition(self._topic_of(task), 0, 0)
         until_s = world.monotonic_s() + BROKER_TIMEOUT_S

@@ -130,9 +130,9 @@ def is_forbidden(error: Any) -> bool:
 
 def was_transient(error: BaseException) -> bool:
     """Return whether an acktree error means only that the broker is away or not ready yet."""
-    cause = error.__cause__
     if isinstance(error, BrokerUnreachable):
         return True
+    cause = error.__cause__
     if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
         return False
     return is_transient(cause.args[0])

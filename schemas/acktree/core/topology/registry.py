@@ -206,8 +206,7 @@ class Registry:
 
     def _ask_topic(self) -> KafkaError | None:
         """Return what is wrong with the registry topic, None for nothing. Raises KafkaException."""
-        metadata = self._consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_S)
-        refused: KafkaError | None = metadata.topics[self._topic].error
+        refused = _topic_error(self._consumer, self._topic)
         if refused is not None and is_not_ready(refused):
             raise KafkaException(refused)
         return refused
@@ -306,7 +305,8 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
             while left:
                 message = consumer.poll(BROKER_TIMEOUT_S)
                 if message is None:
-                    deleted = {topic for topic in left if _is_deleted(consumer, topic)}
+                    errors = {topic: _topic_error(consumer, topic) for topic in left}
+                    deleted = {topic for topic, why in errors.items() if why is not None and is_missing(why)}
                     if not deleted:
                         raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
                     left -= deleted
@@ -323,7 +323,7 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
     return [history for history in histories.values() if history.versions]
 
 
-def _is_deleted(consumer: Consumer, topic: str) -> bool:
-    """Return whether the broker answers that a topic does not exist."""
-    error = consumer.list_topics(topic, timeout=BROKER_TIMEOUT_S).topics[topic].error
-    return error is not None and is_missing(error)
+def _topic_error(consumer: Consumer, topic: str) -> KafkaError | None:
+    """Return what is wrong with a topic by the broker's answer, None for nothing."""
+    error: KafkaError | None = consumer.list_topics(topic, timeout=BROKER_TIMEOUT_S).topics[topic].error
+    return error

@@ -9,7 +9,7 @@ from acktree.console.commands.options import format_option
 from acktree.console.devbroker.owner import leaving_on_signals
 
 LINES = {"spark": 1_000_000, "python": 200_000}
-"""How many are sent by engine: each takes a minute or two on two cores, start included."""
+"""How many lines are sent, by engine: either takes a minute or two on two cores, start included."""
 
 
 @click.command()

@@ -401,6 +401,7 @@ class SpoutCommits:
 
     def add_output(self, output: Sequence[OutputRecord]) -> None:
         """Add records to what is committed next; in memory the state says already that they are written."""
+        assert self._given is None, "a commit would wait for the batch that Spark was given"
         self._output += output
 
     def _store(self, records: Records, everything: bool = False) -> None:
