@@ -1,6 +1,7 @@
 """A spout whose stage is a Python function: its offsets are committed when all that comes of them is done."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss
+from acktree.producers.stages.source_reader import SourceReader
 from acktree.testing import TopologyTester
 
 TEXT = """
@@ -219,6 +221,40 @@ def test_a_rewind_emits_its_records_again() -> None:
         t.run_until(lambda: len(t.values("words")) == 16)
         t.run_until_done()
         assert t.committed("lines", 0) == 10
+
+
+def test_a_rewind_of_a_partition_that_is_paused_emits_its_records_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client keeps a partition paused that is assigned again."""
+    monkeypatch.setattr(SourceReader, "max_records", 5)
+    text = TEXT.replace("max_attempts = 3", "max_attempts = 3\nmax_pending = 1")
+    with running(split, text=text) as t:
+        for number in range(40):
+            t.send("lines", str(number), partition=0)
+        t.run_until(lambda: len(t.values("words")) == 10)
+        t.rewind("lines", 0, 0)
+        t.run_until_done()
+        assert len(t.values("words")) > 45
+        assert t.committed("lines", 0) == 40
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rewinds_at_any_moment_never_stop_a_stage(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(SourceReader, "max_records", draw.choice([1, 3, 1_000]))
+    text = TEXT.replace("max_attempts = 3", f"tasks = {draw.choice([1, 2])}")
+    with running(split, text=text, seed=seed) as t:
+        for number in range(40):
+            t.send("lines", str(number), partition=number % 2)
+        for _ in range(6):
+            t.run_for(draw.choice([0.01, 0.1, 0.6]))
+            partition = draw.randrange(2)
+            t.rewind("lines", partition, draw.randint(0, t.committed("lines", partition) or 0))
+            for number in range(draw.choice([0, 10])):
+                t.send("lines", f"more {number}", partition=partition)
+        t.run_until_done()
+        assert set(t.values("words")) >= {str(number) for number in range(40)}
 
 
 def test_a_replay_command_emits_its_records_again() -> None:

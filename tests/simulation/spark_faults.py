@@ -185,9 +185,13 @@ def _rewind_running(system: System, fault: Fault) -> None:
 def _rewindable(
     system: System, reader: Process, group: str, places: Collection[Place]
 ) -> list[tuple[Place, int, int]]:
-    """Return what can be rewound of what the only driver reads: partition, first offset, committed one."""
-    drivers = [process for process in system.kernel.processes if process.name == "spark" and process.tasks]
-    if group != system.spout_group or drivers != [reader]:
+    """Return what can be rewound of what is read: partition, first offset, committed one.
+
+    In Spark only while there is one driver; tasks of a stage in Python keep each other off by the state.
+    """
+    drivers = [each for each in system.kernel.processes if each.name.startswith("spark") and each.tasks]
+    is_owner = reader in drivers if system.engines == ("python",) else drivers == [reader]
+    if group != system.spout_group or not is_owner:
         return []
     offsets = system.cluster.group(group).offsets
     logs = system.cluster.topics[SOURCE].partitions

@@ -26,6 +26,7 @@ from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.spouts.state_topic import OutputRecord
 from acktree.producers.stages.root_packer import FinishedRoots
+from acktree.producers.stages.source_reader import MAX_RECORDS
 from acktree.producers.stages.stage_task import StageTask
 from acktree.producers.stages.stage_worker import StageWorker
 from acktree.producers.worker.loop import Worker
@@ -56,6 +57,8 @@ ENGINES = (("spark",), ("spark",), ("python",), ("python", "spark"))
 """What runs the stage of a spout that reads topics, one of them at each start."""
 MOST_PROCESSES, MOST_TASKS = 3, 3
 """Of a stage in Python: where nothing else runs it several processes share out its tasks."""
+READ_AHEAD = (1, 4, MAX_RECORDS)
+"""How many records of a partition a stage in Python keeps before it pauses the partition."""
 ALLOWS_SKIP = 0.6
 """How often the driver obeys an operator who skips records."""
 HEARTBEAT_MS = "500"
@@ -163,13 +166,16 @@ class WatchedTask(StageTask):
 class WatchedStage(StageWorker):
     """A stage in Python whose tasks are watched."""
 
-    def __init__(self, retries: Retries, is_alone: Callable[[], bool], *place: Any, **given: Any) -> None:
-        self._retries, self._is_alone = retries, is_alone
+    def __init__(
+        self, retries: Retries, is_alone: Callable[[], bool], read_ahead: int, *place: Any, **given: Any
+    ) -> None:
+        self._retries, self._is_alone, self._read_ahead = retries, is_alone, read_ahead
         super().__init__(*place, **given)
 
     def make_task(self, options: SpoutOptions, stage: AnyBolt, progress: Liveness) -> StageTask:
         made = WatchedTask(options, stage, progress)
         made.retries, made.is_alone = self._retries, self._is_alone
+        made._reader.max_records = self._read_ahead
         return made
 
     def breaker_of(self, writer: str) -> Breaker | None:
@@ -249,6 +255,7 @@ class System:
         """Whether an operator has changed their number: what is in flight of a stage may be emitted again."""
         self.engine_draw = random.Random(f"engine {self.seed}")
         self.engines = self.engine_draw.choice(ENGINES)
+        self.read_ahead = random.Random(f"read ahead {self.seed}").choice(READ_AHEAD)
         self.stage_draw = random.Random(f"stage {self.seed}")
         self.stage_temper = Temper()
         self._draw_retries(self.stage_temper)
@@ -383,7 +390,13 @@ class System:
         options = {"allow_skip": self.allows_skip}
         watched = self.checker.retries, lambda: self.engines == ("python",) and not self.has_other_tasks
         return WatchedStage(
-            *watched, BOOTSTRAP, NAME, partial(StageOfSearch, self), name="s", options=options
+            *watched,
+            self.read_ahead,
+            BOOTSTRAP,
+            NAME,
+            partial(StageOfSearch, self),
+            name="s",
+            options=options,
         )
 
     def _application(self) -> SparkApplication:

@@ -5,7 +5,7 @@ it holds none. A partition whose position moves is assigned again, so nothing th
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -35,6 +35,8 @@ class _Fetched:
 class SourceReader:
     """The records of a spout's source partitions, in order, through one consumer outside of the group."""
 
+    max_records = MAX_RECORDS
+
     def __init__(self, bootstrap: str, group: str, user: Settings) -> None:
         """Connect; nothing is read before ``follow``."""
         settings = consumer_settings(
@@ -57,6 +59,7 @@ class SourceReader:
         moved = [place for place, at in wanted.items() if self._is_moved(place, at)]
         leaving = [*gone, *(place for place in moved if place in self._fetched)]
         if leaving:
+            self._resume(leaving)
             self._consumer.incremental_unassign([TopicPartition(*place) for place in leaving])
         for place in gone:
             del self._fetched[place]
@@ -92,7 +95,7 @@ class SourceReader:
         Raises:
             BrokerUnreachable, BrokerRefused, NotAuthorized: see their docstrings.
         """
-        for message in consume_ready(self._consumer, MAX_RECORDS, wait_s):
+        for message in consume_ready(self._consumer, self.max_records, wait_s):
             place = message.topic() or "", message.partition() or 0
             fetched = self._fetched.get(place)
             if (error := message.error()) is not None:
@@ -114,10 +117,16 @@ class SourceReader:
     def _pause(self) -> None:
         """Pause what has too many records waiting, and resume what has few."""
         for place, fetched in self._fetched.items():
-            if not fetched.is_paused and len(fetched.records) >= MAX_RECORDS:
+            if not fetched.is_paused and len(fetched.records) >= self.max_records:
                 self._consumer.pause([TopicPartition(*place)])
                 fetched.is_paused = True
-            elif fetched.is_paused and len(fetched.records) < MAX_RECORDS // 2:
+        few = self.max_records / 2
+        self._resume(place for place, fetched in self._fetched.items() if len(fetched.records) < few)
+
+    def _resume(self, places: Iterable[Place]) -> None:
+        """Resume those that are paused: the client keeps them paused when they are assigned again."""
+        for place in places:
+            if (fetched := self._fetched[place]).is_paused:
                 self._consumer.resume([TopicPartition(*place)])
                 fetched.is_paused = False
 
