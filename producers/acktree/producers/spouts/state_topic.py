@@ -22,7 +22,13 @@ from acktree.core.kafka.clients import (
     refuse_missing,
     retry_until_ready,
 )
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost, unreachable
+from acktree.core.kafka.errors import (
+    as_clear_error,
+    clear_errors,
+    is_producer_lost,
+    may_be_fenced,
+    unreachable,
+)
 from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
 from acktree.producers.columns import NO_TIMESTAMP, Pairs
 from acktree.producers.kafka.output import PARTITION_UA
@@ -31,6 +37,7 @@ from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, encode_state_start
 
 FULL_QUEUE_WAIT_S = 0.1
+FENCE_WAIT_S = 0.1
 FETCH_WAIT_MS = 20
 """A start reads up to its own record, and a fetch before that is committed waits for so long."""
 TRANSACTION_TIMEOUT_MS = 15_000
@@ -367,11 +374,9 @@ class StateTopic:
 
         Raises what has failed it if that does not pass, else what fails the abort.
         """
-        failed: KafkaException | None = None
-        try:
-            self._repeated(partial(self._producer.abort_transaction, BROKER_TIMEOUT_S), until_s)
-        except KafkaException as error:
-            failed = error
+        failed = self._end_transaction(until_s)
+        if failed is not None and may_be_fenced(cause.args[0]):
+            self._check(failed.args[0], failed)
         too_large = [letter for letter, error in refused if error.code() == KafkaError.MSG_SIZE_TOO_LARGE]
         for letter in too_large:
             letter.shorten()
@@ -386,6 +391,17 @@ class StateTopic:
         if failed is not None:
             self._check(failed.args[0], failed)
             raise as_clear_error(failed.args[0], self._bootstrap) from failed
+
+    def _end_transaction(self, until_s: float) -> KafkaException | None:
+        """Abort the transaction; return why that fails."""
+        while True:
+            try:
+                self._repeated(partial(self._producer.abort_transaction, BROKER_TIMEOUT_S), until_s)
+                return None
+            except KafkaException as error:
+                if not may_be_fenced(error.args[0]) or world.monotonic_s() > until_s:
+                    return error
+            world.sleep(FENCE_WAIT_S)
 
     def _repeated(self, call: Callable[[], object], until_s: float) -> None:
         """Make a call, and make it again while its answer is lost, until a time."""
@@ -413,7 +429,7 @@ def _passes(error: KafkaError) -> bool:
     expired because no broker took them make the transaction inconsistent: its commit was never requested.
     """
     passing = *_EXPIRED, KafkaError._TIMED_OUT, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
-    return error.retriable() or error.code() in passing
+    return error.retriable() or may_be_fenced(error) or error.code() in passing
 
 
 _EXPIRED = (KafkaError._MSG_TIMED_OUT, KafkaError._INCONSISTENT)

@@ -103,6 +103,15 @@ def is_producer_lost(error: KafkaError) -> bool:
     return error.code() in _PRODUCER_LOST
 
 
+def may_be_fenced(error: KafkaError) -> bool:
+    """Return whether a commit or an abort may have met a fence half way; another abort says whether it did.
+
+    A broker prepares a fence and aborts the transaction in two steps, and answers its producer in between as
+    it answers after an unexpected error.
+    """
+    return error.code() == KafkaError.UNKNOWN
+
+
 def is_outcome_unknown(error: KafkaError) -> bool:
     """Return whether a record that was not confirmed may be in the log nevertheless."""
     return error.code() in _OUTCOME_UNKNOWN

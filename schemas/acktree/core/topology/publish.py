@@ -31,7 +31,13 @@ from acktree.core.kafka.clients import (
     refuse_missing,
     retry_until_ready,
 )
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_forbidden, is_producer_lost
+from acktree.core.kafka.errors import (
+    as_clear_error,
+    clear_errors,
+    is_forbidden,
+    is_producer_lost,
+    may_be_fenced,
+)
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.topology.file import Topology
 from acktree.core.topology.plan import (
@@ -149,7 +155,8 @@ def apply_topology(
             return replace(plan, publish=_publish(admin, bootstrap, topology, user, based_on))
         except BrokerRefused as error:
             cause = error.__cause__
-            is_lost = isinstance(cause, KafkaException) and is_producer_lost(cause.args[0])
+            reason = cause.args[0] if isinstance(cause, KafkaException) else None
+            is_lost = reason is not None and (is_producer_lost(reason) or may_be_fenced(reason))
             if not is_lost or not tries_left:
                 raise
     return plan

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_producer, metadata_of, retry_until_ready
-from acktree.core.kafka.errors import clear_errors, is_producer_lost
+from acktree.core.kafka.errors import clear_errors, is_producer_lost, may_be_fenced
 from acktree.core.kafka.settings import Settings
 from acktree.core.topology.file import registry_topic
 from acktree.producers.kafka.fencing import fencing_settings
@@ -59,10 +59,18 @@ class BoltClaim:
             self._retry(lambda: self._producer.send_offsets_to_transaction([record], group, BROKER_TIMEOUT_S))
             self._retry(lambda: self._producer.commit_transaction(BROKER_TIMEOUT_S))
         except KafkaException as error:
-            if is_producer_lost(error.args[0]):
+            if is_producer_lost(error.args[0]) or (may_be_fenced(error.args[0]) and self._is_fenced()):
                 raise newer_driver(self._commits.group) from error
             with clear_errors(self._bootstrap):
                 raise
+
+    def _is_fenced(self) -> bool:
+        """Abort the transaction; return whether that says that a newer driver has fenced this one."""
+        try:
+            self._producer.abort_transaction(BROKER_TIMEOUT_S)
+        except KafkaException as error:
+            return is_producer_lost(error.args[0]) or may_be_fenced(error.args[0])
+        return False
 
     def _retry(self, call: Callable[[], object]) -> None:
         """Call again what the client says may be called again."""

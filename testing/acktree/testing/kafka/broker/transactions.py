@@ -14,6 +14,10 @@ from confluent_kafka import KafkaError
 from acktree.testing.kafka.broker.log import Outcome, PartitionLog, Transaction
 from acktree.testing.virtual.kernel import Kernel, Timer
 
+FENCE_S = 0.002
+"""How long a fence takes. Kafka prepares it and aborts the transaction in two steps, and answers its producer
+in between with UNKNOWN, as the state of the transaction is not what it expects."""
+
 
 class Refused(Exception):
     """A broker's refusal, as one of Kafka's error codes."""
@@ -32,6 +36,7 @@ class TransactionalId:
     epoch: int = -1
     timeout_ms: int = 60_000
     transaction: Transaction | None = None
+    is_fencing: bool = False
     is_ending: bool = False
     partitions: dict[PartitionLog, None] = field(default_factory=dict)
     groups: dict[str, None] = field(default_factory=dict)
@@ -67,8 +72,7 @@ class TransactionCoordinator:
         if entry.is_ending:
             return None
         if entry.transaction is not None:
-            entry.epoch += 1
-            self._end(entry, Outcome.ABORTED)
+            self._fence(entry)
             return None
         entry.epoch += 1
         entry.timeout_ms = timeout_ms
@@ -86,7 +90,7 @@ class TransactionCoordinator:
     def begin(self, name: str, producer_id: int, epoch: int) -> TransactionalId | None:
         """Return the entry, with an open transaction; None while the last one is being ended."""
         entry = self.check(name, producer_id, epoch, KafkaError.PRODUCER_FENCED)
-        if entry.is_ending:
+        if entry.is_ending or entry.is_fencing:
             return None
         if entry.transaction is None:
             entry.transaction = Transaction(name, producer_id, epoch)
@@ -96,14 +100,26 @@ class TransactionCoordinator:
     def end(self, name: str, producer_id: int, epoch: int, is_commit: bool) -> None:
         """Commit or abort; repeating the last decision is harmless."""
         entry = self.check(name, producer_id, epoch, KafkaError.PRODUCER_FENCED)
+        if entry.is_fencing:
+            raise Refused(KafkaError.UNKNOWN, "The server experienced an unexpected error")
         if entry.transaction is not None and not entry.is_ending:
             self._end(entry, Outcome.COMMITTED if is_commit else Outcome.ABORTED)
 
     def time_out(self, entry: TransactionalId) -> None:
         """Abort a transaction that its producer has not ended in time."""
         if entry.transaction is not None and not entry.is_ending:
-            entry.epoch += 1  # this fences the producer: librdkafka does not start again by itself
-            self._end(entry, Outcome.ABORTED)
+            self._fence(entry)
+
+    def _fence(self, entry: TransactionalId) -> None:
+        """Abort a transaction, and reject its producer from then on: librdkafka does not start again."""
+        if not entry.is_fencing:
+            entry.is_fencing = True
+            self._kernel.call_after(FENCE_S, partial(self._abort_fenced, entry))
+
+    def _abort_fenced(self, entry: TransactionalId) -> None:
+        entry.is_fencing = False
+        entry.epoch += 1
+        self._end(entry, Outcome.ABORTED)
 
     def _end(self, entry: TransactionalId, outcome: Outcome) -> None:
         """Decide, then write the markers one by one; only then may the next transaction begin."""
