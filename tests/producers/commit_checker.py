@@ -8,12 +8,11 @@ line that is done lie below this end; a reader that is there has read all of the
 import operator
 import threading
 import time
-from functools import partial
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
-from acktree.core.kafka.clients import make_consumer, retry_until_ready
+from acktree.core.kafka.clients import ask_bounds, make_consumer, retry_until_ready
 from acktree.core.kafka.settings import consumer_settings
 
 LINES, PARTITIONS, ROOM = 200_000, 4, 8
@@ -39,16 +38,7 @@ class OffsetReader:
     def ends(self, topic: str) -> list[int]:
         """Return the high watermarks: what any transaction has written by now lies below them."""
         places = [TopicPartition(f"{self._name}.{topic}", partition) for partition in range(PARTITIONS)]
-        return [retry_until_ready(partial(self._bounds, place), wait_if_away=True)[1] for place in places]
-
-    def _bounds(self, place: TopicPartition) -> tuple[int, int]:
-        """Return where a log begins and ends; a client forgets partitions while their broker is away."""
-        try:
-            return self._consumer.get_watermark_offsets(place, 10)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
-                raise
-            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from error
+        return [ask_bounds(self._consumer, place, wait_if_away=True)[1] for place in places]
 
     def close(self) -> None:
         self._consumer.close()

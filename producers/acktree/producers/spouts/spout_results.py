@@ -9,7 +9,7 @@ from functools import partial
 
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, consume_ready, retry_until_ready
+from acktree.core.kafka.clients import ask_bounds, consume_ready, retry_until_ready
 from acktree.core.kafka.errors import clear_errors, is_unreadable
 from acktree.core.kafka.settings import Settings
 from acktree.core.kafka.unreadable import find_continuation
@@ -44,9 +44,8 @@ class SpoutResults:
         self._find_continuation = partial(find_continuation, bootstrap, user, group, topic, 0)
         self.invalid = 0
         place = TopicPartition(topic, 0)
-        ask = partial(consumer.get_watermark_offsets, place, timeout=BROKER_TIMEOUT_S)
         with clear_errors(bootstrap):
-            _, end = retry_until_ready(ask, wait_if_away=True)
+            _, end = ask_bounds(consumer, place, wait_if_away=True)
         self._assign(max(end, commits.next_offset))
 
     def _assign(self, next_offset: int) -> None:

@@ -17,6 +17,7 @@ from acktree.core import world
 from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.core.kafka.clients import (
     BROKER_TIMEOUT_S,
+    ask_bounds,
     make_consumer,
     make_producer,
     refuse_missing,
@@ -211,9 +212,7 @@ class StateTopic:
         place = TopicPartition(self.topic, 0)
         with clear_errors(self._bootstrap, f"topic {self.topic}"):
             # By its number: librdkafka takes half a second to find the beginning by itself.
-            place.offset, _ = retry_until_ready(
-                lambda: consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
-            )
+            place.offset, _ = ask_bounds(consumer, place)
         consumer.assign([place])
 
     def _read(self, consumer: Consumer, states: States, is_read: Callable[[], bool] | None) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import (
     Message,
     Producer,
     TopicCollection,
+    TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
@@ -183,6 +184,25 @@ def retry_until_ready(
                 raise
             log_retry(_log, "the broker is not ready yet: %s", error, action="not_ready")
             world.sleep(READY_PAUSE_S)
+
+
+def ask_bounds(consumer: Consumer, place: TopicPartition, *, wait_if_away: bool = False) -> tuple[int, int]:
+    """Return where a log begins and ends, as its broker says.
+
+    A client forgets partitions for a moment while their broker is away, so it waits for one that is unknown.
+    Raises as ``retry_until_ready``.
+    """
+
+    def ask() -> tuple[int, int]:
+        try:
+            begin, end = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                raise
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.args[0].str())) from error
+        return begin, end
+
+    return retry_until_ready(ask, wait_if_away=wait_if_away)
 
 
 def consume_ready(consumer: Consumer, most: int, wait_s: float) -> list[Message]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, ask_bounds, make_consumer
 from acktree.core.kafka.errors import is_damaged, is_transient
 from acktree.core.kafka.settings import Settings, consumer_settings
 
@@ -72,7 +72,7 @@ def find_continuation(
     consumer = make_consumer(settings)
     try:
         place = TopicPartition(topic, partition)
-        first, end = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+        first, end = ask_bounds(consumer, place)
         offset = min(max(position, first), end)
         while offset < end and not _is_readable(consumer, topic, partition, offset):
             offset += 1

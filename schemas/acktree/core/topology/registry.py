@@ -16,7 +16,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
+from acktree.core.kafka.clients import (
+    BROKER_TIMEOUT_S,
+    READY_TIMEOUT_S,
+    ask_bounds,
+    make_consumer,
+    retry_until_ready,
+)
 from acktree.core.kafka.errors import (
     as_clear_error,
     clear_errors,
@@ -228,12 +234,8 @@ class Registry:
             BrokerUnreachable: no broker answers.
         """
         place = TopicPartition(self._topic, 0)
-
-        def ask_end() -> int:
-            return int(self._consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)[1])
-
         with clear_errors(self.bootstrap):
-            end_offset = retry_until_ready(ask_end, wait_if_away=True)
+            _, end_offset = ask_bounds(self._consumer, place, wait_if_away=True)
         while self._next_offset < end_offset:
             self._read_one(READY_TIMEOUT_S)  # it answered a moment ago, as in _open
 

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, ask_bounds
 from acktree.core.kafka.errors import as_clear_error, clear_errors
 
 MAX_GAP = 100
@@ -103,5 +103,5 @@ def _read_from(consumer: Consumer, place: TopicPartition, bootstrap: str, timeou
 
 def _begins_behind(consumer: Consumer, place: TopicPartition, bootstrap: str) -> bool:
     with clear_errors(bootstrap):
-        low, _ = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+        low, _ = ask_bounds(consumer, place)
     return low > place.offset

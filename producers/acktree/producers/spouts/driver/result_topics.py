@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, consume_ready
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, ask_bounds, consume_ready
 from acktree.core.kafka.errors import as_clear_error, clear_errors
 from acktree.wire.codec import decode_result_record
 from acktree.wire.control_records import Absent, ReplayCommand, Result
@@ -58,7 +58,7 @@ class ResultTopics:
         added = list(places)
         with clear_errors(self._bootstrap):
             for place in added:
-                _, end = self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
+                _, end = ask_bounds(self._consumer, place)
                 self._unread[place.topic] = end
         self._consumer.incremental_assign(added)
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.clients import ask_bounds
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import History
 from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
@@ -267,10 +267,7 @@ class SpoutCommits:
         """Return by task where its result topic begins and ends."""
         places = {task: TopicPartition(self.result_topic(task), 0) for task in self.positions}
         with clear_errors(self._bootstrap):
-            return {
-                task: self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
-                for task, place in places.items()
-            }
+            return {task: ask_bounds(self._consumer, place) for task, place in places.items()}
 
     def serve(self, tasks: Mapping[int, TaskLedger]) -> None:
         """Set the tasks whose state is committed from here on."""

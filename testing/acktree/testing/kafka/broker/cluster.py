@@ -1,6 +1,7 @@
 """Simulates a cluster: topics, groups and transactions behind one door."""
 
 import base64
+import math
 import uuid
 from collections.abc import Callable, Collection, Iterable
 
@@ -16,6 +17,8 @@ Offset = tuple[str, int, int, str | None]
 """What a client commits: topic, partition, offset, metadata."""
 LEADER = 1
 """The only broker's number."""
+FORGOTTEN_S = 0.3
+"""For how long after an outage a client does not know partitions that it knew before."""
 
 
 def _read_plainly(_reader: Process, _group: str, _places: Collection[Place]) -> Callable[[], None]:
@@ -31,7 +34,9 @@ class Cluster:
         self.groups: dict[str, Group] = {}
         self.transactions = TransactionCoordinator(kernel, self._end_offsets)
         self.transactions.present_log = self._present_log
-        self.is_up = True
+        self._is_up = True
+        self.known_from_s = -math.inf
+        """When clients know partitions again that they have forgotten while the broker was away."""
         self.leaderless: set[str] = set()
         """Topics whose partitions have no leader: nothing of them is written, read or known."""
         self.clock_step_s = 0.0
@@ -50,6 +55,17 @@ class Cluster:
         self.on_offsets_read: Callable[[Process, str, Collection[Place]], Callable[[], None]] = _read_plainly
         """Called before a process is given a group's offsets; returns what to call once it has them."""
         self._created = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker answers."""
+        return self._is_up
+
+    @is_up.setter
+    def is_up(self, is_up: bool) -> None:
+        if is_up and not self._is_up:
+            self.known_from_s = self.kernel.now_s + FORGOTTEN_S
+        self._is_up = is_up
 
     def now_ms(self) -> int:
         """The broker's wall clock."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, ask_bounds
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.ledger.task import SourceSlot
 from acktree.producers.spouts.driver.sources.source_topics import TopicEnds
@@ -132,7 +132,7 @@ def next_available(consumer: Consumer, place: TopicPartition, end: int, options:
     """
     position = place.offset
     for _ in range(END_CHECKS):
-        low, high = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+        low, high = ask_bounds(consumer, place)
         if low <= position < high:
             return position
         if position < low:
