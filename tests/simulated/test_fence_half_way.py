@@ -74,6 +74,23 @@ def test_a_process_whose_transaction_is_fenced_half_way_goes_on(name: str) -> No
         assert sorted(t.values("copies")) == sorted(["a", *["line"] * 20, *map(str, range(20))])
 
 
+@pytest.mark.parametrize("after_s", [0.005, 0.01, 0.02, 0.03, 0.08, 0.3])
+def test_a_stage_that_was_fenced_waits_for_a_group_that_does_not_answer(after_s: float) -> None:
+    with TopologyTester(parse_topology(TEXT), spouts={"split": split}, bolts={"copy": copy}) as t:
+        t.send("lines", "a")
+        t.run_until_done()
+        process = t.service("split").process
+        while t.cluster.transactions.init("t.split.0", 60_000) is None:
+            t.run_for(0.01)
+        t.send("lines", "b")
+        t.run_for(after_s)
+        t.broker_away(30.0)
+        t.run_for(40.0)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert t.values("words") == ["a", "b"]
+
+
 @pytest.fixture
 def topic(kafka: str, simulation: Simulation) -> StateTopic:
     made: list[StateTopic] = []

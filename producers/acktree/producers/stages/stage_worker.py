@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from acktree.core import world
-from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.errors import as_clear_error, is_forbidden, was_transient
 from acktree.core.kafka.outages import log_retry
 from acktree.core.kafka.settings import Settings, is_kip_848
@@ -24,7 +23,7 @@ from acktree.core.topology.registry import History, Registry
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.functions import bolt_class_of
-from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
+from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.membership import group_settings, is_incremental
 from acktree.producers.spouts.driver.owners import TakenOver
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
@@ -37,7 +36,7 @@ POLL_S = 0.1
 REVOKE_S = 30.0
 """How long a task that moves may take to finish what is executed; then its next process fences it."""
 RETRY_S = 1.0
-"""How often a process tries to restart a task that was fenced, or that ended because the broker was away."""
+"""How often a process tries to restart a task that ended because the broker was away, or was fenced."""
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 """Moves only what must move; ``range`` would give all tasks to one member, as each has its own topic."""
 
@@ -169,13 +168,15 @@ class StageWorker:
         self._leaving: list[TaskThread] = []
         self._is_joined = self._is_ready = self._stopping = False
         self._retry_at_s: dict[int, float] = {}
+        self._is_asking = self._is_member = False
+        self._ask_at_s = 0.0
         self._driver_before: StateStart | None = None
         self._checked: StageTask | None = self._make_task(self._tasks[0], bolt)
         """Made to find what is wrong before anything runs, and to read who runs the spout."""
         self._user = {**({} if is_kip_848(user) else COOPERATIVE), **user}
         group = latest.members_group(self.name)
         settings = group_settings(self._bootstrap, group, self._user, exactly_once=True)
-        self._consumer = make_consumer({**settings, "queued.min.messages": 1})
+        self._consumer = make_consumer({**settings, "queued.min.messages": 1, "on_commit": self._on_commit})
 
     def _refuse_shared_bolt(self) -> None:
         """Raise BadHandler for one bolt that several tasks would execute concurrently."""
@@ -308,6 +309,7 @@ class StageWorker:
             if task in self._tasks and (thread.error is None or self._may_retry(task, thread.error)):
                 self._start(task)
                 gc.collect()  # clients that are in cycles, with their connections
+        self._is_member = False  # that was the answer of a moment ago
         if self._is_joined and not self._is_ready and all(each.is_ready for each in self._threads.values()):
             self._is_ready = True
             self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
@@ -318,38 +320,34 @@ class StageWorker:
             _raise_if_not_fenced(thread)
 
     def _may_retry(self, task: int, error: BaseException) -> bool:
-        """Return whether to restart a task now that ``error`` has ended it: at most once in RETRY_S."""
+        """Return whether to restart a task now that ``error`` has ended it."""
+        if not was_transient(error):
+            return self._still_has(task)
         if world.monotonic_s() < self._retry_at_s.get(task, 0.0):
             return False
         self._retry_at_s[task] = world.monotonic_s() + RETRY_S
-        if was_transient(error):
-            log_retry(
-                log, "task %d of spout %s is started again: %s", task, self.name, error, action="task_retry"
-            )
-            return True
-        return self._still_has(task)
+        text = "task %d of spout %s is started again: %s"
+        log_retry(log, text, task, self.name, error, action="task_retry")
+        return True
 
     def _still_has(self, task: int) -> bool:
-        """Return whether this process is still a member: then it has what was assigned and not revoked.
+        """Return whether the group says that this process is a member: then it has what was not revoked.
 
-        It asks by a commit, which the group accepts only from members of its generation.
+        It asks by a commit, which the group accepts only from members of its generation, and whose answer
+        comes while it polls.
         """
-        place = TopicPartition(self._topic_of(task), 0, 0)
-        until_s = world.monotonic_s() + BROKER_TIMEOUT_S
-        try:
-            answer = call_with_deadline(
-                lambda: self._consumer.commit(offsets=[place], asynchronous=False),
-                lambda: world.monotonic_s() < until_s,
-            )
-            return all(each.error is None for each in answer or [])
-        except KafkaException as error:
-            log.info("action=task_not_held task=%d reason=%s", task, error)
-            return False
-        except CallTimedOut as error:
-            raise BrokerUnreachable(
-                f"the group of spout {self.name} did not report within {BROKER_TIMEOUT_S:g} s whether this "
-                f"process still has task {task}, which was fenced"
-            ) from error
+        if not self._is_member and not self._is_asking and world.monotonic_s() >= self._ask_at_s:
+            self._ask_at_s = world.monotonic_s() + RETRY_S
+            self._is_asking = True
+            self._consumer.commit(offsets=[TopicPartition(self._topic_of(task), 0, 0)], asynchronous=True)
+        return self._is_member
+
+    def _on_commit(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+        self._is_asking = False
+        why = error or next((place.error for place in places if place.error is not None), None)
+        self._is_member = why is None
+        if why is not None:
+            log.info("action=task_not_held spout=%s reason=%s", self.name, why)
 
     def _close(self) -> None:
         """End all tasks, then leave the group; raise what has ended one of them."""
