@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -12,12 +13,14 @@ from acktree.core.errors import MissingTopic
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from acktree.producers import BasicBolt
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.producers.spouts.driver.sources.source_topics import VanishedPartition
 from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
+from acktree.producers.worker.loop import Worker
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, transactional_id
 from acktree.spark.shared.bolt_claim import NewerDriver, check_claim
@@ -25,6 +28,7 @@ from acktree.spark.shared.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, TransactionLost
+from producers.cluster import RunningWorker
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
@@ -315,6 +319,35 @@ def test_a_second_driver_of_a_bolt_fences_the_first(bolt: BoltTester):
     second.service(0.0)
     second.written(next_batch(second))
     assert bolt.committed() == 5
+
+
+class Count(BasicBolt):
+    seen = 0
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        self.seen += 1
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_bolt_moves_between_spark_and_python(bolt: BoltTester, has_checkpoint: bool):
+    bolt.send(5)
+    driver = bolt.start()
+    batch = next_batch(driver)
+    assert bolt.read(driver, batch) == 5
+    driver.written(batch)
+    driver.close()
+    bolt.send(3)
+    counted = Count()
+    worker = RunningWorker(Worker(bolt.bootstrap, bolt.name, counted, name="b"))
+    until(lambda: bolt.committed() == 8)
+    worker.stop()
+    assert counted.seen == 3
+    bolt.send(2)
+    driver = bolt.start(batch if has_checkpoint else None)
+    again = next_batch(driver)
+    assert [(range_.start, range_.end) for range_ in again.ranges if range_.end > range_.start] == [(8, 10)]
+    driver.written(again)
+    assert bolt.committed() == 10
 
 
 def test_a_task_of_a_driver_whose_claim_is_gone_commits_nothing(bolt: BoltTester):

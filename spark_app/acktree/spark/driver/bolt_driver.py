@@ -64,14 +64,15 @@ class BoltDriver:
         return bool(self._next)
 
     def open(self, logged: PlannedBatch | None) -> None:
-        """Start behind the logged batch, else at the group's offsets, else where the options say.
+        """Start behind the logged batch or at the group's offset, else where the options say.
 
+        The group's offset is ahead where a worker in Python has executed the bolt since that batch.
         Where the group has no offset, the one below which all is done is committed: an acker takes what is
         not committed for tuples that wait.
         """
         ranges = {(r.topic, r.partition): r for r in logged.ranges} if logged else {}
         committed = self._known_to_group(self.topics.partitions)
-        known = committed | {place: range_.end for place, range_ in ranges.items()}
+        known = committed | {place: max(each.end, committed.get(place, 0)) for place, each in ranges.items()}
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
         starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
         for source in self.topics.partitions:
