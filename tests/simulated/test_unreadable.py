@@ -12,6 +12,7 @@ from acktree.core.kafka.clients import make_admin
 from acktree.core.reports.liveness import Liveness
 from acktree.core.topology.file import BoltTable, SpoutTable, Topology
 from acktree.producers import BasicBolt, Bolt, Context
+from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import Inputs
 from acktree.producers.worker.executing.batch_sizing import Turn
 from acktree.producers.worker.executing.bolt_kinds import in_a_thread, make_execution
@@ -133,6 +134,24 @@ def test_a_worker_that_reads_its_inputs_again_forgets_no_unreadable_partition(pr
 
 
 @PROTOCOLS
+def test_what_an_aborted_transaction_has_read_of_a_truncated_log_is_read_again(protocol, monkeypatch):
+    """The client keeps its position in a partition that it has given up, and refuses to seek."""
+    monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 5.0)
+    with topology(exactly_once=True, protocol=protocol) as tester:
+        send(tester, range(25))
+        tester.run_until_done()
+        values = send(tester, range(100, 110))
+        tester.run_until(lambda: values <= set(CountTuples.executed), what="the execution")
+        log, committed = tester.cluster.log("in", 0), tester.committed("in", 0, "count")
+        log.truncate(log.end_offset - 5)
+        worker_of(tester).output.must_abort = True
+        tester.run_for(8.0)  # less than the message timeout
+        left = {record.value for record in log.records if record.offset >= committed and record.value}
+        assert len(left & values) >= 4
+        assert {CountTuples.executed[value] for value in left & values} == {2}
+
+
+@PROTOCOLS
 @EXACTLY_ONCE
 def test_a_partition_that_was_unreadable_is_not_committed_back_when_another_one_is(protocol, exactly_once):
     """To go on in one partition a worker of the classic protocol assigns all, and knows no position then."""
@@ -229,10 +248,33 @@ class Hasty:
     def seek(self, place):
         raise KafkaException(KafkaError(KafkaError._STATE, "Failed to seek: Local: Erroneous state"))
 
+    def assign(self, places):
+        self.assigned = [(place.topic, place.partition, place.offset) for place in places]
 
-def test_reading_again_from_the_commits_skips_a_partition_that_has_not_begun():
-    inputs = Inputs(Hasty(), "broker:9092", lambda places: places)
+
+class Sought(Hasty):
+    """A consumer that remembers where it has sought."""
+
+    def __init__(self):
+        self.offsets = []
+
+    def seek(self, place):
+        self.offsets.append(place.offset)
+
+
+def test_a_shrunk_log_is_read_from_its_end_even_if_that_is_not_committed_yet():
+    inputs = Inputs(Sought(), "broker:9092", lambda places: [TopicPartition("in", 0, 500)])
+    inputs.continue_at({("in", 0): 480})
     inputs.rewind()
+    inputs.mark_committed([TopicPartition("in", 0, 485)])
+    inputs.rewind()
+    assert inputs.consumer.offsets == [480, 500]
+
+
+def test_a_partition_that_has_not_begun_begins_at_its_committed_offset():
+    inputs = Inputs(Hasty(), "broker:9092", lambda places: [TopicPartition("in", 0, 7)])
+    inputs.rewind()
+    assert inputs.consumer.assigned == [("in", 0, 7)]
 
 
 class Asked:

@@ -76,6 +76,8 @@ class Inputs:
         """The partitions that have nothing to read at their position, or something damaged."""
         self._continued: dict[Place, int] = {}
         """Where reading continues in partitions that were assigned again, until a record is read."""
+        self._shrunk: dict[Place, int] = {}
+        """The same of logs that end below what was committed, until something else is committed."""
         self._committed: dict[Place, tuple[int, str]] = {}
         self._above: dict[Place, DoneAbove] = {}
         self.back_pressure = BackPressure(consumer)
@@ -111,7 +113,7 @@ class Inputs:
         """Forget all about partitions."""
         self.back_pressure.resume(places)
         for place in places:
-            for known in (self.hands, self._committed, self._above, self._continued):
+            for known in (self.hands, self._committed, self._above, self._continued, self._shrunk):
                 known.pop(place, None)
         self._naming_owner -= set(places)
         self.unreadable -= set(places)
@@ -215,9 +217,15 @@ class Inputs:
         The consumer knows no position of a newly assigned partition until a record of it is read.
         """
         self.unreadable -= starts.keys()
+        self._shrunk |= {place: offset for place, offset in starts.items() if offset >= 0}
+        self._begin(starts)
+
+    def _begin(self, starts: Mapping[Place, int]) -> None:
+        """Assign partitions again, to be read from these offsets on."""
         moved = dict(starts)
         if not is_incremental(self._user):
-            moved = {place: self.position(place) for place in self.places()} | moved
+            others = [place for place in self.places() if place not in starts]
+            moved |= {place: self.position(place) for place in others}
         self._continued |= {place: offset for place, offset in moved.items() if offset >= 0}
         partitions = [TopicPartition(*place, offset) for place, offset in moved.items()]
         if is_incremental(self._user):
@@ -295,6 +303,7 @@ class Inputs:
         """Remember committed offsets, so that ``frontiers`` returns only changes."""
         for committed in offsets:
             self._committed[committed.topic, committed.partition] = committed.offset, metadata_of(committed)
+            self._shrunk.pop((committed.topic, committed.partition), None)
         if self._owner:
             self._naming_owner |= set(_places(offsets))
             self._naming_owner -= set(leaving)
@@ -303,18 +312,27 @@ class Inputs:
         """Seek to the committed offsets, to the beginning where there is none.
 
         A position is unknown until the first record is read, so no frontier can get ahead of the rewind.
+        A log that has shrunk below its committed offset is read from where its end was.
         """
         self.hands.clear()
         self._waiting.clear()
         for known in (self._committed, self._above, self._continued):
             known.clear()
+        starts, is_refused = dict[Place, int](), False
         for place in self._load_committed(self.consumer.assignment()):
+            at = place.topic, place.partition
+            if 0 <= self._shrunk.get(at, place.offset) < place.offset:
+                place.offset = self._shrunk[at]
+                self._above.pop(at, None)
+            starts[at] = place.offset
             try:
                 self.consumer.seek(place)
             except KafkaException as error:
-                # Nothing of it was read: it begins at the committed offset, or is unreadable.
                 if error.args[0].code() != KafkaError._STATE:
                     raise
+                is_refused = True
+        if is_refused:  # it has not begun, or the client has given it up, and keeps its position
+            self._begin(starts)
 
     def _load_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the committed offsets, or the beginning; from now on skip what is done above them."""

@@ -66,6 +66,7 @@ class InputCommits:
         """
         self.commit()
         found, starts = [], dict[Place, int]()
+        self._inputs.unreadable &= set(self._inputs.places())  # an event may outlive the assignment
         for place in sorted(self._inputs.unreadable):
             try:
                 with self._progress.waiting():
