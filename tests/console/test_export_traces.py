@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 import requests
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from acktree.acker.service import Acker
+from acktree.console.traces import export
 from acktree.console.traces.export import TraceExport
 from acktree.console.traces.finished import Selection, read_result
 from acktree.console.traces.otlp import OtlpSender
 from acktree.core import world
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import producer_settings
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
@@ -297,6 +299,26 @@ def test_a_burst_of_failures_is_limited_and_omitted_trees_are_counted(
     assert limit <= exported <= 2 * limit  # of one minute, or two
     assert selection.omitted["failed", "limit"] == count - exported
     until(lambda: any(getattr(line, "action", "") == "trees_omitted" for line in caplog.records))
+
+
+def test_an_exporter_waits_while_a_partition_has_no_leader(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver], monkeypatch: pytest.MonkeyPatch
+):
+    read, refused = export.read_trees, list[int]()
+
+    def refuse_once(*given: Any) -> Any:
+        if not refused:
+            refused.append(1)
+            with clear_errors(topology.cluster.bootstrap):
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        return read(*given)
+
+    monkeypatch.setattr(export, "read_trees", refuse_once)
+    taken = receiver()
+    topology.export(taken)
+    topology.send(b"bad", TRACED)
+    until(lambda: taken.trees())
+    assert refused
 
 
 @pytest.mark.real

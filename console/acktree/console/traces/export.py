@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.console.traces.finished import AckedRoots, FinishedRoot, RecentInits, Selection, read_result
 from acktree.console.traces.otlp import OtlpSender, Sent
@@ -17,13 +17,18 @@ from acktree.console.traces.spans import Span, make_spans, other_roots
 from acktree.console.traces.trees import ReadTree, read_sources, read_trees
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.core import world
-from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import make_consumer
-from acktree.core.kafka.errors import as_clear_error, is_membership_lost, is_transient
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.core.kafka.errors import (
+    as_clear_error,
+    clear_errors,
+    is_membership_lost,
+    is_transient,
+    was_transient,
+)
 from acktree.core.kafka.settings import Settings, consumer_settings
 from acktree.core.reports.liveness import Liveness
 from acktree.wire.codec import decode_ack_init
-from acktree.wire.errors import MalformedRecord
+from acktree.wire.errors import AcktreeError, MalformedRecord
 
 GROUP = "traces"
 KEPT_ROOTS = 100_000
@@ -90,7 +95,7 @@ class TraceExport:
         self._waiting, self._topics = Waiting(), list[str]()
         self._exported: dict[int, None] = {}
         """The roots of the last KEPT_ROOTS trees that were exported, oldest first."""
-        self._is_stopped = False
+        self._is_stopped = self._must_rewind = False
         self._omitted_logged: dict[tuple[str, str], int] = {}
 
     def stop(self) -> None:
@@ -104,7 +109,9 @@ class TraceExport:
                 self.progress.begin_turn()
                 try:
                     self._turn()
-                except BrokerUnreachable as error:
+                except AcktreeError as error:
+                    if not was_transient(error):
+                        raise
                     self._log_unread(error)
                     self._serve_for(RETRY_FIRST_S)
         finally:
@@ -138,12 +145,13 @@ class TraceExport:
 
         def on_revoke(_: Consumer, _places: list[TopicPartition]) -> None:
             # Not committed, so the next owner exports them, which may be this one; the ids are the same.
-            self._waiting = Waiting()
+            self._waiting, self._must_rewind = Waiting(), True
 
         self._consumer.subscribe(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
 
     def _poll(self, wait_s: float) -> None:
         """Read results into what waits; serve the group even if nothing more may wait."""
+        self._rewind()
         assigned = self._consumer.assignment()
         (self._consumer.pause if self._waiting.is_full else self._consumer.resume)(assigned)
         messages = self._consumer.consume(BATCH, wait_s)
@@ -162,11 +170,29 @@ class TraceExport:
             waiting.next_offsets[place] = (message.offset() or 0) + 1
             waiting.since_s = waiting.since_s or world.monotonic_s()
 
+    def _rewind(self) -> None:
+        """Read again what was dropped of partitions that were not revoked."""
+        if not self._must_rewind:
+            return
+        self._waiting = Waiting()
+        assigned = self._consumer.assignment()
+        with clear_errors(self._bootstrap):
+            for place in self._consumer.committed(assigned, BROKER_TIMEOUT_S) if assigned else []:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+                place.offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+                try:
+                    self._consumer.seek(place)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError._STATE:  # it has not begun, and does so there
+                        raise
+        self._must_rewind = False
+
     def _takes(self, finished: FinishedRoot) -> bool:
         return finished.root not in self._exported and self.selection.takes(finished)
 
     def _check(self, error: KafkaError) -> None:
-        if not (error.retriable() or is_transient(error)):
+        if not (error.retriable() or is_transient(error) or is_membership_lost(error)):
             raise as_clear_error(error, self._bootstrap)
 
     def _export(self, waiting: Waiting) -> None:
@@ -198,7 +224,9 @@ class TraceExport:
             self.progress.begin_turn()
             try:
                 trees = self._send(self._read(due) if trees is None else trees)
-            except BrokerUnreachable as error:
+            except AcktreeError as error:
+                if not was_transient(error):
+                    raise
                 self._log_unread(error)
             if trees == []:
                 return True
