@@ -15,7 +15,7 @@ from acktree.core.topology.registry import read_history
 from acktree.producers.spouts import task_commits
 from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.producers.spouts.spout_loop import SpoutWorker
-from acktree.producers.spouts.state_topic import StateTopic, UnreadableState, ZombieDriver
+from acktree.producers.spouts.state_topic import DeadLetter, StateTopic, UnreadableState, ZombieDriver
 from acktree.producers.spouts.task_commits import SEQUENCES, TaskCommits
 from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import (
@@ -158,6 +158,17 @@ def test_one_of_two_processes_that_start_together_stops(
         start(cluster)
     assert made[0].state.run == 1
     made[0]._commit(10.0, 0)
+
+
+@pytest.mark.real
+def test_an_owner_that_was_fenced_stops_also_where_it_writes_dead_letters(cluster: WorkerCluster):
+    """confluent's ``flush`` goes on to call back with a fatal error, and ends with a SystemError."""
+    cluster.apply()
+    first = start(cluster)
+    start(cluster)
+    letters = [DeadLetter(cluster.topic("dead-letter"), [(b"k", b"v", [])]) for _ in range(3)]
+    with pytest.raises(ZombieDriver):
+        first._topic.commit({}, letters)
 
 
 @pytest.mark.parametrize("method", ["committed", "commit"])

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
@@ -255,6 +257,77 @@ def test_rewinds_at_any_moment_never_stop_a_stage(seed: int, monkeypatch: pytest
                 t.send("lines", f"more {number}", partition=partition)
         t.run_until_done()
         assert set(t.values("words")) >= {str(number) for number in range(40)}
+
+
+def join_group(t: TopologyTester, seconds: float) -> None:
+    """Let a stray consumer be a member of the spout's group for a while."""
+
+    def consume() -> None:
+        consumer = make_consumer({"bootstrap.servers": "simulated", "group.id": "t.split"})
+        consumer.subscribe(["lines"])
+        until_s = world.monotonic_s() + seconds
+        while world.monotonic_s() < until_s:
+            consumer.poll(0.1)
+        consumer.close()
+
+    t.kernel.spawn(t.kernel.process("stray"), consume, "main")
+    t.run_for(2)
+
+
+@pytest.mark.parametrize("event", ["replay", "tasks", "stop"])
+def test_a_stage_goes_on_once_a_stray_consumer_has_left_its_group(event: str) -> None:
+    with running(split) as t:
+        for number in range(10):
+            t.send("lines", str(number), partition=number % 2)
+        t.run_until_done()
+        process = t.service("split").process
+        join_group(t, 40)
+        if event == "replay":
+            t.replay("lines", 0, 1, 3)
+        if event == "tasks":
+            newer = parse_topology(TEXT.replace("max_attempts = 3", "max_attempts = 3\ntasks = 2"))
+            t._as_operator(lambda: apply_topology("simulated", newer, {}))
+        t.send("lines", "more")
+        t.run_for(60)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert len(t.values("words")) == (13 if event == "replay" else 11)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stage_with_many_tasks_goes_on_when_its_topic_gets_more_partitions(seed: int) -> None:
+    with running(split, text=TEXT.replace("max_attempts = 3", "tasks = 8"), seed=seed) as t:
+        t.send("lines", "a")
+        t.run_until_done()
+        process = t.service("split").process
+        t.cluster.grow_topic("lines", 12)
+        for partition in range(12):
+            t.send("lines", f"more{partition}", partition=partition)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert len(t.values("words")) == 13
+
+
+class SplitSlowly(AsyncBolt):
+    async def execute(self, tup: Any, emit: Any) -> None:
+        await asyncio.sleep(15.0 if tup.value == b"slow" else 0.01)
+        emit(tup.value)
+
+
+def test_a_topic_that_is_recreated_while_a_record_is_executed_is_read_from_its_start() -> None:
+    text = TEXT.replace("max_attempts = 3", "max_attempts = 3\nspark = {fail_on_data_loss = false}")
+    with running(SplitSlowly, text=text, partitions=1) as t:
+        t.send("lines", "slow")
+        t.send("lines", "old")
+        t.run_for(1)
+        t.cluster.delete_topic("lines")
+        t.cluster.create_topic("lines", 1)
+        for number in range(5):
+            t.send("lines", f"new{number}")
+        t.run_for(60)
+        t.run_until_done()
+        assert set(t.values("words")) >= {f"new{number}" for number in range(5)}
+        assert t.committed("lines", 0) == 5
 
 
 def test_a_replay_command_emits_its_records_again() -> None:

@@ -321,7 +321,7 @@ def test_a_second_driver_of_a_bolt_fences_the_first(bolt: BoltTester):
     assert bolt.committed() == 5
 
 
-class Count(BasicBolt):
+class CountsExecutions(BasicBolt):
     seen = 0
 
     def execute(self, tup: Any, emit: Any) -> None:
@@ -337,7 +337,7 @@ def test_a_bolt_moves_between_spark_and_python(bolt: BoltTester, has_checkpoint:
     driver.written(batch)
     driver.close()
     bolt.send(3)
-    counted = Count()
+    counted = CountsExecutions()
     worker = RunningWorker(Worker(bolt.bootstrap, bolt.name, counted, name="b"))
     until(lambda: bolt.committed() == 8)
     worker.stop()

@@ -8,14 +8,15 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.core.kafka.errors import clear_errors, was_transient
 from acktree.core.kafka.settings import Settings
 from acktree.producers.columns import NO_TIMESTAMP
 from acktree.producers.errors import InvalidTimestamp, MissingKey, TooLarge
+from acktree.wire.errors import AcktreeError
 
 FRAME_BYTES = 200
 """Upper bound of what the broker counts beside the key, value and headers of a record alone in its batch."""
@@ -142,13 +143,17 @@ def _describe(
     unknown: dict[str, str] = {}
     for resource, future in answers.items():
         try:
-            config = world.wait_for(future, BROKER_TIMEOUT_S)
-            found = {name: config[name].value for name in _CONFIG_KEYS if name in config}
-            known[resource.name] = {name: value for name, value in found.items() if value is not None}
-            if missing := [name for name in _NEEDED_KEYS if name not in known[resource.name]]:
-                unknown[resource.name] = f"the broker does not report {' and '.join(missing)}"
-        except (KafkaException, TimeoutError) as error:
+            with clear_errors(bootstrap):
+                config = world.wait_for(future, BROKER_TIMEOUT_S)
+        except AcktreeError as error:
+            if was_transient(error):
+                raise
             unknown[resource.name] = str(error)
+            continue
+        found = {name: config[name].value for name in _CONFIG_KEYS if name in config}
+        known[resource.name] = {name: value for name, value in found.items() if value is not None}
+        if missing := [name for name in _NEEDED_KEYS if name not in known[resource.name]]:
+            unknown[resource.name] = f"the broker does not report {' and '.join(missing)}"
     return known, unknown
 
 

@@ -22,6 +22,7 @@ from acktree.core.kafka.clients import (
     make_producer,
     refuse_missing,
     retry_until_ready,
+    wait_until_delivered,
 )
 from acktree.core.kafka.errors import (
     as_clear_error,
@@ -292,7 +293,7 @@ class StateTopic:
             self._producer.begin_transaction()
             self._queue_all(records, letters, output, refused)
             if letters:
-                self._producer.flush(BROKER_TIMEOUT_S)  # so that their reports are served
+                wait_until_delivered(self._producer, BROKER_TIMEOUT_S)  # so that their reports are served
             self._repeated(partial(self._producer.commit_transaction, BROKER_TIMEOUT_S), until_s)
             return True
         except KafkaException as error:

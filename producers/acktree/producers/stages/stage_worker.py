@@ -261,7 +261,11 @@ class StageWorker:
                 self._start(_task_in(place))
 
     def _start(self, task: int) -> None:
+        before = [*self._leaving] if isinstance(self._stage, AnyBolt) else []
+
         def make() -> StageTask:
+            for thread in before:  # its bolt serves one task at a time
+                thread.join()
             return self._make_task(task, _bolt_of(self._stage))
 
         self._threads[task] = TaskThread(make, self._driver_before)
@@ -312,6 +316,8 @@ class StageWorker:
         self._is_member = False  # that was the answer of a moment ago
         if self._is_joined and not self._is_ready and all(each.is_ready for each in self._threads.values()):
             self._is_ready = True
+            for task in self._threads:
+                self._still_has(task)  # a group without offsets is deleted while all its members are away
             self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
 
     def _raise_if_final(self, thread: TaskThread) -> None:

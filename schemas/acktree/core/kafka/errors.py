@@ -147,6 +147,14 @@ def was_transient(error: BaseException) -> bool:
     return is_transient(cause.args[0])
 
 
+def was_fenced(error: BaseException) -> bool:
+    """Return whether an acktree error means that another producer has fenced this one, or may have."""
+    cause = error.__cause__
+    if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
+        return False
+    return is_producer_lost(cause.args[0]) or may_be_fenced(cause.args[0])
+
+
 @contextmanager
 def clear_settings() -> Iterator[None]:
     """Turn librdkafka's rejection of a property into RefusedSetting."""

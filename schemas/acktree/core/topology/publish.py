@@ -35,8 +35,7 @@ from acktree.core.kafka.errors import (
     as_clear_error,
     clear_errors,
     is_forbidden,
-    is_producer_lost,
-    may_be_fenced,
+    was_fenced,
 )
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.topology.file import Topology
@@ -154,10 +153,7 @@ def apply_topology(
         try:
             return replace(plan, publish=_publish(admin, bootstrap, topology, user, based_on))
         except BrokerRefused as error:
-            cause = error.__cause__
-            reason = cause.args[0] if isinstance(cause, KafkaException) else None
-            is_lost = reason is not None and (is_producer_lost(reason) or may_be_fenced(reason))
-            if not is_lost or not tries_left:
+            if not was_fenced(error) or not tries_left:
                 raise
     return plan
 

@@ -272,7 +272,8 @@ class SpoutDriver:
         if self._is_group_in_use:
             return False
         self._results.catch_up()
-        self._sources.follow_ends(ends)
+        if not self._try(lambda: self._sources.follow_ends(ends)):
+            return False
         self.commits.renew_run()
         return self._registry.history.flow(self._options.spout).flow is not Flow.PAUSED
 
@@ -323,9 +324,12 @@ class SpoutDriver:
 
     def check_sources(self) -> None:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""
+        self._try(self._look_at_sources)
+        self.check_removed({slot: ledger.next_offset for slot, ledger in self.places().values()})
+
+    def _look_at_sources(self) -> None:
         self._sources.check_now()
         self._sources.follow_ends(self.log_ends())
-        self.check_removed({slot: ledger.next_offset for slot, ledger in self.places().values()})
 
     def check_removed(self, offsets: Mapping[int, int]) -> None:
         """Refuse to count records as done that are gone from the beginnings of logs, by slot.
@@ -417,9 +421,7 @@ class SpoutDriver:
         if self._registry.refused:
             self._reporter.last_error.failed(self._registry.refused)
         if not self._is_group_in_use:
-            self._sources.check()
-            applied = self._replay_queue.apply(partial(find_ledger, self.tasks))
-            next(iter(self.tasks.values())).counters["commands"] += applied
+            self._try(self._follow_operators)
         now_s = self._monotonic()
         self._watch_breaker.follow(now_s)
         if now_s >= self._next_commit_s:
@@ -428,6 +430,12 @@ class SpoutDriver:
         if now_s >= self._next_report_s:
             self._report()
             self._next_report_s = now_s + STATS_INTERVAL_S
+
+    def _follow_operators(self) -> None:
+        """Apply what has become of the source topics, and commands."""
+        self._sources.check()
+        applied = self._replay_queue.apply(partial(find_ledger, self.tasks))
+        next(iter(self.tasks.values())).counters["commands"] += applied
 
     def _commit(self) -> None:
         """Apply resets and commit; with a stray consumer in the group try again next time."""
@@ -499,7 +507,7 @@ class SpoutDriver:
         """
         try:
             if self.is_open and self._results.are_applied:
-                with suppress(ZombieDriver):
+                with suppress(ZombieDriver, GroupInUse):
                     self.commit_and_report()
         finally:
             self._results.close()

@@ -23,7 +23,7 @@ from acktree.wire.errors import AcktreeError
 
 
 class TasksChanged(AcktreeError):
-    """A newer version of the topology assigns the partitions of a spout to other tasks; the task restarts."""
+    """Other tasks of a spout have its partitions now, or their topic was recreated; the task restarts."""
 
 
 class SpoutSources:
@@ -112,25 +112,29 @@ class SpoutSources:
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset.
 
-        Raises TasksChanged: this driver has one task, and the partitions are assigned to other tasks now.
+        Raises TasksChanged: this driver has one task, and has to begin anew, as its partitions have changed.
         """
         latest, spout = self._registry.history.latest, self._options.spout
         if self._options.task is not None and latest.spout_tasks[spout] != self.topology.spout_tasks[spout]:
             raise TasksChanged(
                 f"spout {spout} distributes its tasks differently since version {latest.version}"
             )
+        ids = {source.topic: source.topic_id for source in topics.partitions}
+        sources = (source for task in self._tasks.values() for source in task.sources.values())
+        recreated = {each.topic for each in sources if ids.get(each.topic, each.topic_id) != each.topic_id}
+        if self._options.task is not None and recreated:  # who executes its records forgets them by this
+            raise TasksChanged(f"spout {spout} begins {min(recreated)} anew: the topic was recreated")
         self.topics, self.topology = topics, latest
         block = self._options.block_of(self.topology.spouts[self._options.spout])
         if new := set(self._options.tasks_of(self.topology)) - set(self._commits.positions):
             self._commits.join(new)
             self._follow_results(sorted(new))
         policy = retry_policy(self.topology, self._options.spout)
-        ids = {source.topic: source.topic_id for source in topics.partitions}
         known: set[int] = set()
         for task in self._tasks.values():
             task.message_timeout_s = self.topology.message_timeout_s
             for slot, source in list(task.sources.items()):
-                if ids.get(source.topic, source.topic_id) != source.topic_id:
+                if source.topic in recreated:
                     task.drop(slot)
                     continue
                 task.slots[slot].policy, task.slots[slot].block = policy, block

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from acktree.core import world
 from acktree.core.errors import BrokerRefused, BrokerUnreachable, TopologyChanged
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.errors import was_fenced, was_transient
 from acktree.core.topology.publish import PUBLISH_TRIES, apply_topology
 from acktree.core.topology.registry import Registry
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, check_ends, check_starts
@@ -56,6 +57,9 @@ class SourceWatch:
             self._registry.catch_up()  # a newer version is published: it may know the partition
             return
         except BrokerRefused as refused:
+            if was_fenced(refused) or was_transient(refused):  # other tasks do the same at the same time
+                self._registry.catch_up()
+                return
             raise UnknownPartition(
                 f"topology {latest.name} version {latest.version} does not know partition {place}, and this "
                 f"client may not publish it ({refused}); do it with: acktree topology apply FILE"
