@@ -316,8 +316,6 @@ class StageWorker:
         self._is_member = False  # that was the answer of a moment ago
         if self._is_joined and not self._is_ready and all(each.is_ready for each in self._threads.values()):
             self._is_ready = True
-            for task in self._threads:
-                self._still_has(task)  # a group without offsets is deleted while all its members are away
             self._set_ready(f"ready spout {self.name} of topology {self._options.topology}")
 
     def _raise_if_final(self, thread: TaskThread) -> None:
