@@ -77,7 +77,7 @@ class Inputs:
         self._continued: dict[Place, int] = {}
         """Where reading continues in partitions that were assigned again, until a record is read."""
         self._shrunk: dict[Place, int] = {}
-        """The same of logs that end below what was committed, until something else is committed."""
+        """Where reading was continued, until that is committed: a log may end below its committed offset."""
         self._committed: dict[Place, tuple[int, str]] = {}
         self._above: dict[Place, DoneAbove] = {}
         self.back_pressure = BackPressure(consumer)

@@ -141,18 +141,21 @@ def was_transient(error: BaseException) -> bool:
     """Return whether an acktree error means only that the broker is away or not ready yet."""
     if isinstance(error, BrokerUnreachable):
         return True
-    cause = error.__cause__
-    if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
-        return False
-    return is_transient(cause.args[0])
+    reason = _reason_of(error)
+    return reason is not None and is_transient(reason)
 
 
 def was_fenced(error: BaseException) -> bool:
     """Return whether an acktree error means that another producer has fenced this one, or may have."""
+    reason = _reason_of(error)
+    return reason is not None and (is_producer_lost(reason) or may_be_fenced(reason))
+
+
+def _reason_of(error: BaseException) -> KafkaError | None:
+    """Return the KafkaError that an acktree error was made of, None if it was made of none."""
     cause = error.__cause__
-    if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
-        return False
-    return is_producer_lost(cause.args[0]) or may_be_fenced(cause.args[0])
+    found = cause.args[0] if isinstance(cause, KafkaException) else None
+    return found if isinstance(found, KafkaError) else None
 
 
 @contextmanager

@@ -31,12 +31,7 @@ from acktree.core.kafka.clients import (
     refuse_missing,
     retry_until_ready,
 )
-from acktree.core.kafka.errors import (
-    as_clear_error,
-    clear_errors,
-    is_forbidden,
-    was_fenced,
-)
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_forbidden, was_fenced
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.topology.file import Topology
 from acktree.core.topology.plan import (

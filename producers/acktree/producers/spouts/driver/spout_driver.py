@@ -421,7 +421,7 @@ class SpoutDriver:
         if self._registry.refused:
             self._reporter.last_error.failed(self._registry.refused)
         if not self._is_group_in_use:
-            self._try(self._follow_operators)
+            self._try(self._follow_sources_and_commands)
         now_s = self._monotonic()
         self._watch_breaker.follow(now_s)
         if now_s >= self._next_commit_s:
@@ -431,8 +431,8 @@ class SpoutDriver:
             self._report()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
-    def _follow_operators(self) -> None:
-        """Apply what has become of the source topics, and commands."""
+    def _follow_sources_and_commands(self) -> None:
+        """Follow changes of the source topics, and apply replay commands."""
         self._sources.check()
         applied = self._replay_queue.apply(partial(find_ledger, self.tasks))
         next(iter(self.tasks.values())).counters["commands"] += applied
