@@ -4,6 +4,7 @@ Invariant: the loop waits for nothing but its own timers and ``call_soon_threads
 """
 
 import asyncio
+import inspect
 import selectors
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -44,6 +45,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._sleeper = kernel, _Sleeper(kernel)
         super().__init__(self._sleeper)
+
+        kernel.current.process.at_death.append(self._drop_tasks)
+
+    def _drop_tasks(self) -> None:
+        """End the coroutines that the process has not begun: Python warns of those, and a death is no mistake."""
+        for task in asyncio.all_tasks(self):
+            work = task.get_coro()
+            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+    def __del__(self) -> None:
+        """Do not warn of a loop that nobody closed, either: it holds no socket."""
 
     def time(self) -> float:
         """Return virtual time."""

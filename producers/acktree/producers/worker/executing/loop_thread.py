@@ -4,6 +4,7 @@ Invariant: nobody waits for a dead loop: the exception that ended it is raised i
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
@@ -51,13 +52,23 @@ class LoopThread:
 
     def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Run a coroutine on the loop; return its result, or raise its error or what ended the loop."""
-        return self.result(self.begin(work))
+        try:
+            return self.result(self.begin(work))
+        finally:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()  # the loop ended before it began
 
     def wait_for_last(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run a coroutine as ``wait`` does, or in this thread if that of the loop has ended."""
-        if self.ended_by is None:
-            return self.wait(work)
-        return self._loop.run_until_complete(work)
+        """Run a coroutine as ``wait`` does, and what is left of it in this thread if that of the loop ends."""
+        future = self.begin(work)
+        try:
+            self.check()
+            return self.result(future)
+        except BaseException:
+            if self.ended_by is None or future.done():
+                raise
+        self._join()
+        return self._loop.run_until_complete(asyncio.wrap_future(future, loop=self._loop))
 
     def begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
         """Start a coroutine on the loop."""
@@ -79,19 +90,25 @@ class LoopThread:
             raise self.ended_by
 
     def close(self) -> None:
-        """Cancel all tasks and end the thread."""
-        if self._thread is not None and self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
-            self._thread.join()
+        """End the thread, and cancel all tasks: in this thread, because that of the loop may have ended."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._join()
+            self._loop.run_until_complete(_cancel_all())
         self._loop.close()
+
+    def _join(self) -> None:
+        """Wait for the end of the thread; forget a stop that it has not seen."""
+        assert self._thread is not None
+        self._thread.join()
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
 
 
 async def _cancel_all() -> None:
-    loop = asyncio.get_running_loop()
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     others.sort(key=lambda task: (len(task.get_name()), task.get_name()))  # as they began: Task-1, Task-2
     for task in others:
         task.cancel()
     await asyncio.wait(others, timeout=CHECK_INTERVAL_S) if others else None
-    await loop.shutdown_asyncgens()
-    loop.stop()
+    await asyncio.get_running_loop().shutdown_asyncgens()
