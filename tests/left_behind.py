@@ -14,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from deadlines import stretched
+
 CLIENT_THREAD = "rdk:main"
 """The name of the thread that librdkafka starts for each client."""
 DESCRIPTORS = 20
 """How many more descriptors a module may end with: modules that it imports keep some."""
 PER_PROCESS = {"acktree-writer"}
 """Threads that a process starts once, and keeps."""
-LEAVE_S = 15.0
+LEAVE_S = stretched(15.0)
 """How long what was closed may take to end."""
 
 

@@ -7,12 +7,12 @@ process (a subreaper, as Linux calls it), which waits for them. Processes that o
 killed, and fail a run with ``--left-behind``. CPU seconds can be compared beside other load, wall time
 cannot: so the budget is in CPU seconds, and a run over it fails where CI is set. One machine needs twice the
 CPU seconds of another: so a fixed piece of work is timed all through the run, and the budget is that of a
-machine which does it in WORK_S.
+machine which does it in WORK_S. How long it takes by the clock before the run stretches the deadlines of the
+tests (``tests/deadlines.py``).
 """
 
 import argparse
 import ctypes
-import json
 import os
 import resource
 import signal
@@ -22,13 +22,16 @@ import threading
 import time
 from pathlib import Path
 
+from deadlines import SLOWNESS, stretched
+from fixed_work import WORK_S, slowness, work
+
 PR_SET_CHILD_SUBREAPER = 36
 LEAVE_S = 20.0
 """How long processes may take to end after the last test."""
 KILLED = 128
-WORK_S = 0.016
-"""CPU seconds that the piece of work takes on the machine that the budget is for."""
 WORK_INTERVAL_S = 5.0
+HANGS_S = 1200.0
+"""A test that takes longer hangs inside a client library, where no timeout of pytest reaches it."""
 
 
 def main() -> int:
@@ -38,18 +41,21 @@ def main() -> int:
     arguments, of_pytest = parser.parse_known_args()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "this system has no subreapers")
+    os.environ[SLOWNESS] = f"{slowness():.2f}"
+    hangs = f"faulthandler_timeout={stretched(HANGS_S):.0f}"
     began_s = time.monotonic()
-    work = FixedWork()
-    work.start()
-    status = _run([sys.executable, "-m", "pytest", *of_pytest])
-    slowness = work.mean_s / WORK_S
+    timed = TimedWork()
+    timed.start()
+    status = _run([sys.executable, "-m", "pytest", "-o", hangs, *of_pytest])
+    cpu_factor = timed.mean_s / WORK_S
     left = _await_all()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = usage.ru_utime + usage.ru_stime
-    counted_s, budget_s = cpu_s / slowness, arguments.cpu_budget
+    counted_s, budget_s = cpu_s / cpu_factor, arguments.cpu_budget
     allowed = f" of {budget_s} allowed" if budget_s else ""
     print(f"{cpu_s:.0f} CPU seconds ({usage.ru_stime:.0f} of the system), {time.monotonic() - began_s:.0f} s")
-    print(f"{counted_s:.0f}{allowed} on the machine of the budget, this one takes {slowness:.2f} times that")
+    print(f"{counted_s:.0f}{allowed} on the machine of the budget, {cpu_factor:.2f} times as fast as this")
+    print(f"work took {os.environ[SLOWNESS]} times as long as there at the start, which stretched deadlines")
     for process in left:
         print(f"left running by a test, and killed: {process}")
     if left and "--left-behind" in of_pytest:
@@ -60,19 +66,17 @@ def main() -> int:
     return status
 
 
-class FixedWork(threading.Thread):
+class TimedWork(threading.Thread):
     """Does the same piece of work again and again, to learn how slow this machine is during the run."""
 
     def __init__(self) -> None:
         super().__init__(name="work", daemon=True)
-        self.rows = [{"key": str(number), "values": [number, {"a": number % 7}]} for number in range(2000)]
         self.took_s: list[float] = []
 
     def run(self) -> None:
         while True:
             began_s = time.thread_time()
-            for _ in range(4):
-                self.rows = sorted(json.loads(json.dumps(self.rows)), key=lambda row: row["values"][1]["a"])
+            work()
             self.took_s.append(time.thread_time() - began_s)
             time.sleep(WORK_INTERVAL_S)
 

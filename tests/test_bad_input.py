@@ -22,13 +22,14 @@ from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import read_history
 from acktree.spark import app
 from acktree.spark.shared.options import SourceOptions
+from deadlines import ANSWER_S, stretched
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
 
 NOWHERE = "127.0.0.1:1"
-WAIT_S = 30
+WAIT_S = stretched(30)
 SPARK = ["spark", "run", "split_lines:words"]
 BOLT = ["bolt", "run", "count_words:CountWords"]
 ACKER = ["acker", "run"]
@@ -122,7 +123,7 @@ def test_an_unknown_component_is_answered_with_the_existing_ones(kafka: str, top
 def test_a_deleted_source_topic_is_named(kafka: str, topology: str) -> None:
     admin = make_admin(kafka, {})
     world.wait_for(admin.delete_topics([f"{topology}.in"])[f"{topology}.in"], WAIT_S)
-    until(lambda: f"{topology}.in" not in admin.list_topics(timeout=10).topics)
+    until(lambda: f"{topology}.in" not in admin.list_topics(timeout=ANSWER_S).topics)
     sentence = error_of(*SPARK, "--spout", "s", "-b", kafka, "--topology", topology)
     assert f"topic '{topology}.in', which s reads, does not exist" in sentence
 

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
+from deadlines import stretched
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-WAIT_S = 240
+WAIT_S = stretched(240)
 LATENCY = (["worker_rates.py", "--latency", "--seconds", "600"], "acker run", "bolt run")
 RATES = (["worker_rates.py", "--records", "200000", "--rounds", "100", "--kinds", "plain"], "--child")
 SPARK = (["spark_rates.py", "--small", "--rounds", "100"], "acker run", "org.apache.spark")

@@ -26,9 +26,10 @@ from acktree.console.devbroker.broker_files import (
     new_cluster_id,
 )
 from acktree.console.devbroker.ports import PortUnavailable
+from deadlines import stretched
 
 pytestmark = [pytest.mark.xdist_group("broker"), pytest.mark.jvm]
-WAIT_S = 120
+WAIT_S = stretched(120)
 
 
 def write(bootstrap: str, value: bytes) -> None:

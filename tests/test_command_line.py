@@ -24,10 +24,11 @@ from acktree.console.commands.options import bootstrap_option, parse_settings
 from acktree.console.devbroker import ports
 from acktree.console.main import COMMANDS, Command, CommandUnavailable, load, main
 from acktree.core.kafka.clients import make_admin, make_producer
+from deadlines import stretched
 from simulated_kafka import Simulation, run_in
 
 ACKTREE = Path(sys.executable).with_name("acktree")
-WAIT_S = 120
+WAIT_S = stretched(120)
 
 
 @pytest.fixture(autouse=True)

@@ -20,13 +20,14 @@ import acktree.producers
 from acktree.console.devbroker import ports
 from acktree.core.topology.file import Topology, parse_topology
 from acktree.core.topology.publish import apply_topology
+from deadlines import ANSWER_S, stretched
 
 HOUSE = Path(__file__).parents[1]
 PAGES = [HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md"))]
 PAGES += [HOUSE / "tests" / "README.md", *sorted((HOUSE / "examples").glob("*/README.md"))]
 PART = "<!-- a part of a program: compiled by the tests, not run -->\n"
 BLOCK = re.compile(rf"(^{PART})?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WAIT_S = 300
+WAIT_S = stretched(300)
 ENDLESS = ("acktree spark run ", "acktree spout run ", "acktree dev ")
 """Commands that run until a stop, without being put into the background."""
 
@@ -135,7 +136,7 @@ class Console:
         """End what runs, the last one first: the broker was the first."""
         for process in reversed(self._running):
             process.terminate()
-            process.wait(60)
+            process.wait(ANSWER_S)
 
 
 def write(bootstrap: str, topic: str, value: bytes) -> None:

@@ -21,6 +21,7 @@ from acktree.core.kafka.settings import consumer_settings, producer_settings
 from acktree.core.reports.stats import Report, decode_report
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from deadlines import stretched
 from three_brokers import BROKERS, three_brokers
 
 pytestmark = pytest.mark.spark
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.spark
 LINES = 3_000
 PARTITIONS, MANY_PARTITIONS = 2, 64
 FAIL_EVERY = 100
-DEADLINE_S = 800
+DEADLINE_S = stretched(800)
 POLL_S = 0.2
 """Each look makes a client and asks the broker, which costs the processes of the test their CPU."""
 TOPOLOGY = """

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from deadlines import stretched
 from test_docs_run import HOUSE, PAGES
 
-WAIT_S = 900
+WAIT_S = stretched(900)
 NAMED = re.compile(r"`((?:python benchmarks/|acktree demo)[^`]*)`")
 SIZES = {"--records", "--rounds", "--seconds", "--bad", "--partitions", "--kinds", "--tasks", "--pipeline"}
 SIZES |= {"--orders", "--work-ms", "--workers"}

@@ -17,9 +17,10 @@ from acktree.console.devbroker.broker_files import DEFAULTS, LOG_LEVEL, new_clus
 from acktree.console.devbroker.jars import JarsUnavailable, broker_jars
 from acktree.console.devbroker.java import MissingJava, find_java
 from acktree.console.devbroker.owner import die_with_owner
+from deadlines import ANSWER_S, stretched
 
 BROKERS = 3
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = stretched(120)
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # What is created has one replica unless the creator asks for more: a topology file has to.
 REPLICATED = {
@@ -85,7 +86,7 @@ class ThreeBrokers:
 
     def leader(self, topic: str) -> int:
         """Return the node that leads partition 0 of a topic."""
-        about = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(topic, timeout=30)
+        about = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(topic, timeout=ANSWER_S)
         node: int = about.topics[topic].partitions[0].leader
         return node
 

@@ -9,13 +9,14 @@ from acker.tester import Tester
 from acktree.acker.figures import Figures
 from acktree.acker.folding.expiry import AgeLimits
 from acktree.core.reports.stats import OLDEST_ROOTS
+from deadlines import ANSWER_S
 
 DOCS = Path(__file__).parents[2] / "docs" / "acker.md"
 SAMPLE = re.compile(r"^(acktree_acker_[a-z_]+)\{topology=\"[^\"]+\"\} [0-9.e+]+$", re.MULTILINE)
 
 
 def read(url):
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
         return answer.read().decode()
 
 

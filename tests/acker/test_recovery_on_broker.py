@@ -13,6 +13,7 @@ from acktree.acker.kafka.result_producer import ResultProducer
 from acktree.core.kafka.clients import make_admin, make_producer
 from acktree.wire.codec import encode_ack, encode_ack_init
 from acktree.wire.control_records import Ack, AckInit
+from deadlines import ANSWER_S
 
 pytestmark = pytest.mark.simulated
 
@@ -141,15 +142,15 @@ def group_session(kafka, group):
     """What the broker has as the group's session timeout, in milliseconds."""
     admin = make_admin(kafka, {})
     (answer,) = admin.describe_configs([ConfigResource(ConfigResource.Type.GROUP, group)]).values()
-    return int(answer.result(10)["consumer.session.timeout.ms"].value)
+    return int(answer.result(ANSWER_S)["consumer.session.timeout.ms"].value)
 
 
 def least_session(kafka):
     """The least session timeout that the brokers allow, in milliseconds."""
     admin = make_admin(kafka, {})
-    broker = ConfigResource(ConfigResource.Type.BROKER, str(min(admin.list_topics(timeout=10).brokers)))
+    broker = ConfigResource(ConfigResource.Type.BROKER, str(min(admin.list_topics(timeout=ANSWER_S).brokers)))
     (answer,) = admin.describe_configs([broker]).values()
-    return int(answer.result(10)["group.consumer.min.session.timeout.ms"].value)
+    return int(answer.result(ANSWER_S)["group.consumer.min.session.timeout.ms"].value)
 
 
 @pytest.mark.timeout(240)
@@ -185,7 +186,7 @@ def test_a_session_timeout_set_by_an_operator_is_kept(make, kafka):
     change = ConfigEntry("consumer.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[change])
     (done,) = admin.incremental_alter_configs([resource]).values()
-    done.result(10)
+    done.result(ANSWER_S)
     wait_for(lambda: group_session(kafka, group) == 50_000, "the broker to know it")
     cluster.start(**KIP_848)
     assert group_session(kafka, group) == 50_000

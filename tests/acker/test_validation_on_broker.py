@@ -12,6 +12,7 @@ from acktree.core.errors import MissingTopic, RefusedSetting, UnknownTopology
 from acktree.core.kafka.clients import make_admin
 from acktree.wire.codec import ACK_FRAME, ACK_INIT_FRAME, encode_ack, encode_ack_init
 from acktree.wire.control_records import Ack, AckInit
+from deadlines import ANSWER_S
 
 pytestmark = pytest.mark.simulated
 
@@ -104,7 +105,7 @@ def test_an_unknown_topology_and_a_missing_topic_are_clear_errors(make, kafka):
         Acker(kafka, cluster.name + "x")
     topic = f"{cluster.name}.ack"
     admin.delete_topics([topic])[topic].result()
-    wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic to be gone")
+    wait_for(lambda: topic not in admin.list_topics(timeout=ANSWER_S).topics, "the topic to be gone")
     with pytest.raises(MissingTopic, match="does not exist"):
         Acker(kafka, cluster.name)
 

@@ -16,8 +16,9 @@ from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import read_history
 from acktree.wire.codec import decode_result_record
 from acktree.wire.control_records import ReplayCommand, Span
+from deadlines import stretched
 
-WAIT_S = 30
+WAIT_S = stretched(30)
 CITY, SLOW = "no such city", "too slow\r\n\x1b[2J"
 LETTERS = [(0, CITY), (5, CITY), (6, CITY), (6, SLOW), (99, CITY), (7, SLOW)]
 """Source offset and reason of each dead letter; offset 0 is removed, 99 was never there."""

@@ -10,6 +10,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from deadlines import ANSWER_S
+
 OK = 200
 
 
@@ -78,7 +80,7 @@ class OtlpReceiver:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(ANSWER_S)
 
 
 def _spans(request: ExportTraceServiceRequest) -> list[Received]:

@@ -18,6 +18,7 @@ from acktree.producers import BasicBolt
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.loop import Worker
 from console.page_visitor import visit
+from deadlines import ANSWER_S
 from offering_spout import Offers
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
@@ -73,7 +74,7 @@ class BreakableTopology:
         for role in self._roles:
             role.stop()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(ANSWER_S)
             assert not thread.is_alive()
 
 

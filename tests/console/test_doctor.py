@@ -27,6 +27,7 @@ from acktree.core.topology.publish import apply_topology
 from acktree.producers.collecting.arithmetic.done_above import OWNER_BYTES, WINDOW_OFFSETS, encode_done
 from acktree.producers.kafka.record_limits import CLIENT_BYTES
 from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS
+from deadlines import ANSWER_S, stretched
 
 AT_RISK_ON_ONE_BROKER = {"replication", "internal topics"}
 
@@ -42,12 +43,12 @@ def answers_of(result: Result) -> dict[str, str]:
 
 
 def own_topics(admin: AdminClient, prefix: str = PREFIX) -> set[str]:
-    return {topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(prefix)}
+    return {topic for topic in admin.list_topics(timeout=ANSWER_S).topics if topic.startswith(prefix)}
 
 
 def until_gone(admin: AdminClient, prefix: str) -> None:
     """Wait until a broker lists no such topics: it may do so for a moment after it has deleted them."""
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + stretched(60)
     while left := own_topics(admin, prefix):
         assert time.monotonic() < until_s, left
         time.sleep(0.05)

@@ -27,6 +27,7 @@ from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.wire.trace_context import span_of_execution
 from console.otlp_receiver import OK, OtlpReceiver, Received
+from deadlines import ANSWER_S
 from producers.cluster import WorkerCluster, until
 from simulated_kafka import Simulation, run_in
 
@@ -149,7 +150,7 @@ class RunningTopology:
         consumer = make_consumer(
             {"bootstrap.servers": self.cluster.bootstrap, "group.id": f"{self.cluster.name}.traces"}
         )
-        (place,) = consumer.committed([TopicPartition(f"{self.cluster.name}.spout-0", 0)], timeout=10)
+        (place,) = consumer.committed([TopicPartition(f"{self.cluster.name}.spout-0", 0)], timeout=ANSWER_S)
         consumer.close()
         return max(place.offset, 0)
 
@@ -157,7 +158,7 @@ class RunningTopology:
         for role in self._roles:
             role.stop()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(ANSWER_S)
             assert not thread.is_alive()
         self.cluster.close()
 
@@ -340,12 +341,12 @@ def test_an_exporter_killed_between_export_and_commit_sends_the_same_spans_again
     until(lambda: len(topology.spout.failed) == 2)
     command = topology.command(taken)
     processes.append(subprocess.Popen(command))
-    assert processes[0].wait(120) == -signal.SIGKILL
+    assert processes[0].wait(ANSWER_S) == -signal.SIGKILL
     assert topology.committed() == 0
     processes.append(subprocess.Popen(command))
     until(lambda: topology.committed() > 0)
     processes[1].terminate()
-    assert processes[1].wait(60) == 0
+    assert processes[1].wait(ANSWER_S) == 0
     assert len(seen) == 2
     assert seen[0] == seen[1]
 
@@ -360,7 +361,7 @@ def test_an_exporter_that_was_removed_from_its_group_continues(
     admin = make_admin(topology.cluster.bootstrap, {})
 
     def is_empty() -> bool:
-        return not admin.describe_consumer_groups([group])[group].result(10).members
+        return not admin.describe_consumer_groups([group])[group].result(ANSWER_S).members
 
     def answer(_spans: list[Received]) -> int:
         if not seen:
@@ -378,7 +379,7 @@ def test_an_exporter_that_was_removed_from_its_group_continues(
     until(lambda: processes[0].poll() is not None or topology.committed() > 0)
     assert processes[0].poll() is None
     processes[0].terminate()
-    assert processes[0].wait(60) == 0
+    assert processes[0].wait(ANSWER_S) == 0
     assert len(taken.trees()) == 1
 
 
@@ -396,13 +397,13 @@ def test_an_exporter_serves_metrics_of_its_work(
     try:
         (url,) = re.findall(r"^metrics (http://127\.0\.0\.1:\d+/metrics)$", process.stderr.readline(), re.M)
         exported = f'acktree_traces_exported_total{{result="failed",topology="{topology.cluster.name}"}} 1.0'
-        until(lambda: exported in requests.get(url, timeout=10).text)
-        found = requests.get(url, timeout=10).text
-        assert requests.get(url.replace("/metrics", "/health"), timeout=10).status_code == 200
+        until(lambda: exported in requests.get(url, timeout=ANSWER_S).text)
+        found = requests.get(url, timeout=ANSWER_S).text
+        assert requests.get(url.replace("/metrics", "/health"), timeout=ANSWER_S).status_code == 200
     finally:
         process.terminate()
         process.stderr.close()
-    assert process.wait(60) == 0
+    assert process.wait(ANSWER_S) == 0
     documented = re.findall(r"^(acktree_traces_\w+_total){", METRICS_PAGE.read_text(), re.M)
     assert set(re.findall(r"^# TYPE (acktree_traces_\w+_total) counter$", found, re.M)) == set(documented)
     spans = re.search(r"^acktree_traces_spans_total{.*} (\d+)", found, re.M)

@@ -24,12 +24,13 @@ from acktree.wire.control_records import ENTRY, Ack, AckInit, Cause, Fail, Failu
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import consumer_edge, emitted_value, fnv1a64, generation_of, root_id
 from acktree.wire.trace_context import span_of_emission, span_of_execution
+from deadlines import stretched
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
 
-WAIT_S = 30
+WAIT_S = stretched(30)
 LIMIT_S = 30.0
 TRACES = ["4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c"]
 SPAN = "00f067aa0ba902b7"

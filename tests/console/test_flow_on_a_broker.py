@@ -18,12 +18,13 @@ from acktree.core.topology.registry import read_history
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.spout import Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
+from deadlines import stretched
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
 
-DEADLINE_S = 60
+DEADLINE_S = stretched(60)
 TOPOLOGY = """
 name = "{name}"
 ackers = 0

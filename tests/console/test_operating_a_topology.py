@@ -29,10 +29,11 @@ from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.serving.frame import PageSettings
 from acktree.core.reports.stats import OLDEST_ROOTS
+from deadlines import stretched
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("operating")]
 
-DEADLINE_S = 240
+DEADLINE_S = stretched(240)
 METRICS = ("--metrics-port", "0")
 POISON = "<script>document.title='run'</script>"
 LINES = [*(f"line number {n}" for n in range(40)), "poison"]
@@ -359,7 +360,7 @@ def dom_of(url: str, folder: Path) -> str:
         "--disable-dev-shm-usage",
     ]
     command += [f"--user-data-dir={folder}", "--virtual-time-budget=6000", "--dump-dom", url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=stretched(120), check=True).stdout
 
 
 def test_chromium_updates_the_page_and_runs_no_foreign_script(

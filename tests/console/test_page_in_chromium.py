@@ -31,6 +31,7 @@ from acktree.console.view.status import make_status
 from acktree.core.reports.stats import Report
 from acktree.wire.ids import generation_of, root_id
 from console.test_page import published, reported, seen
+from deadlines import stretched
 
 PROBE = '<script src="/probe.js" defer></script>'
 NO_ANSWER = "no Kafka broker answers"
@@ -132,7 +133,7 @@ def visit(url: str, folder: Path, *options: str) -> object:
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
         *(f"--user-data-dir={folder}", "--virtual-time-budget=25000", "--dump-dom", *options, url),
     ]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=stretched(120), check=True).stdout
     said = re.search('<pre id="said">(.*?)</pre>', dom, re.DOTALL)
     assert said, dom
     return json.loads(html.unescape(said[1]))

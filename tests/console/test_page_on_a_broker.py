@@ -10,6 +10,7 @@ from acktree.core.kafka.clients import make_admin
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from console.page_visitor import visit
+from deadlines import stretched
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -21,7 +22,7 @@ emits = ["words"]
 [bolts.count]
 reads = ["words"]
 """
-DEADLINE_S = 90
+DEADLINE_S = stretched(90)
 
 
 def until(holds, what):

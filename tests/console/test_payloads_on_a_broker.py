@@ -24,11 +24,12 @@ from acktree.wire.control_records import ENTRY, AckInit
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import emitted_value, root_id
 from console.page_visitor import Visitor, visit
+from deadlines import stretched
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
 
-WAIT_S = 30
+WAIT_S = stretched(30)
 SOURCE = [b"gone", b'{"line": [1, 2]}', b"<b>bold</b>\x1b[2J"]
 WORDS = [b"first", b"\xff\xfe", b"x" * 5_000]
 

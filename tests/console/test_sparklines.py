@@ -13,6 +13,7 @@ from acktree.console.page.serving.watcher import PageState
 from acktree.console.view.reports import WINDOWS_S, Reports
 from acktree.console.view.status import make_status
 from console.test_page import published, reported, seen
+from deadlines import stretched
 
 BEGAN_S = 10_000 * BUCKET_S
 
@@ -87,7 +88,7 @@ def test_a_watcher_keeps_what_it_has_seen(monkeypatch):
     watching = watcher.Watcher("127.0.0.1:1", "t", {})
     watching.start()
     try:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + stretched(30)
         while not (lines := watching.state().lines):
             assert time.monotonic() < deadline_s, watching.state().error
             time.sleep(0.01)

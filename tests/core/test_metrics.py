@@ -12,6 +12,7 @@ from acktree.core.reports.liveness import Executing, Liveness
 from acktree.core.reports.metrics import ACKER, BOLT, PARTITION_GAUGES, PROCESS_GAUGES, SPOUT
 from acktree.core.reports.metrics_server import LOOPBACK, serve_reports
 from acktree.core.reports.stats import Report
+from deadlines import ANSWER_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 SAMPLE = re.compile(r"^(acktree_(?!topology|traces)[a-z_]+\{[^}]*\}) [0-9.e+]+$", re.MULTILINE)
@@ -40,7 +41,7 @@ def serve():
 
 
 def read(served):
-    with urllib.request.urlopen(served.url, timeout=5) as answer:
+    with urllib.request.urlopen(served.url, timeout=ANSWER_S) as answer:
         return answer.read().decode()
 
 

@@ -19,13 +19,14 @@ from acktree.core.kafka.oauth import TokenFunction
 from acktree.core.kafka.outages import QUIET_S, ClientLog, Outage, log_retry
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from deadlines import stretched
 from proxy import proxy_of
 from simulated_kafka import Simulation, simulated
 
 ACKTREE = Path(sys.executable).with_name("acktree")
 REFUSED = "[thrd:b:1/bootstrap]: b:1/bootstrap: Connect to ipv4#1.2.3.4:1 failed: refused (after 0ms in …)"
 FIVE_MINUTES_S = 300.0
-WAIT_S = 120
+WAIT_S = stretched(120)
 SIMULATED_PROPERTIES = {"bootstrap.servers": "simulated"}
 
 

@@ -24,6 +24,7 @@ from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker import ports
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from deadlines import ANSWER_S, stretched
 from deployment.test_monitoring import PROMETHEUS, dashboard_expressions
 from public_names import alert_rules
 
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("metrics"),
 ]
-DEADLINE_S = 300
+DEADLINE_S = stretched(300)
 TOPOLOGY = """
 name = "{name}"
 [spouts.lines]
@@ -144,7 +145,7 @@ def pipeline(bootstrap: str, name: str, tmp_path_factory: pytest.TempPathFactory
 
 def scrape(address: str) -> Figures:
     """Return the sum of each metric over its labels."""
-    text = urllib.request.urlopen(address, timeout=30).read().decode()
+    text = urllib.request.urlopen(address, timeout=ANSWER_S).read().decode()
     figures: Figures = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -183,13 +184,15 @@ def prometheus(pipeline: Pipeline, tmp_path: Path) -> Iterator[str]:
         )
     yield f"http://127.0.0.1:{port}/api/v1"
     process.terminate()
-    process.wait(60)
+    process.wait(ANSWER_S)
 
 
 def ask(address: str, **parameters: str) -> Any:
     """Return the data of an answer of Prometheus, None while it does not answer."""
     try:
-        text = urllib.request.urlopen(f"{address}?{urllib.parse.urlencode(parameters)}", timeout=30).read()
+        text = urllib.request.urlopen(
+            f"{address}?{urllib.parse.urlencode(parameters)}", timeout=ANSWER_S
+        ).read()
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
             return None  # it starts

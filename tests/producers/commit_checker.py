@@ -14,13 +14,14 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from acktree.core.kafka.clients import ask_bounds, make_consumer, retry_until_ready
 from acktree.core.kafka.settings import consumer_settings
+from deadlines import stretched
 
 LINES, PARTITIONS, ROOM = 200_000, 4, 8
 EACH = LINES // PARTITIONS
 """Line n is at offset n % EACH of partition n // EACH; its words are the numbers from n * ROOM on."""
 EXPECTED = np.arange(ROOM) < 3 + np.arange(LINES)[:, None] % 3
 """Which words each line has: three to five."""
-DEADLINE_S = 240
+DEADLINE_S = stretched(240)
 
 
 class OffsetReader:

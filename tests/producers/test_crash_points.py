@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from deadlines import ANSWER_S
 from producers import killed_in_commit
 from producers.cluster import Forward, Sink, WorkerCluster, until
 from producers.killed_in_commit import POINTS
@@ -38,7 +39,7 @@ def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(
         command = [sys.executable, killed_in_commit.__file__, cluster.bootstrap, cluster.name, point]
         killed[point] = subprocess.Popen(command)
     for point, process in killed.items():
-        assert process.wait(60) == -signal.SIGKILL, point
+        assert process.wait(ANSWER_S) == -signal.SIGKILL, point
     for cluster in clusters.values():
         cluster.start(Forward(), "first")
         cluster.start(Sink(), "second")

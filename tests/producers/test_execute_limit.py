@@ -13,6 +13,7 @@ from acktree.core import world
 from acktree.core.topology.file import BoltTable
 from acktree.producers import AsyncBolt, BadHandler, BasicBolt
 from acktree.producers.worker.executing.bolt_kinds import find_execute_timeout
+from deadlines import ANSWER_S
 from producers.cluster import Forward, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -88,7 +89,7 @@ def test_a_tuple_that_hangs_fails_once_and_the_process_ends_if_it_does_not_retur
     cluster.apply(second=(["b"], []))
     cluster.emit(range(RECORDS))
     process = worker(cluster, tmp_path, kind, how)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=ANSWER_S)
     assert process.returncode == EXIT_ERROR, said
     assert "execute took longer than execute_timeout_s = 2" in said
     assert "hang(tup.value)" in said, "where the thread stands"

@@ -19,6 +19,7 @@ from acktree.producers import BasicBolt
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.fencing import find_owners
 from acktree.producers.worker.loop import Worker
+from deadlines import ANSWER_S
 from producers.cluster import WorkerCluster, until
 from simulated_kafka import Simulation
 
@@ -101,7 +102,7 @@ def count_records(cluster: WorkerCluster, topic: str) -> int:
     """Return how many records a topic has, those of open transactions included."""
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "looker", "enable.partition.eof": True}
     consumer = make_consumer({**settings, "isolation.level": "read_uncommitted"})
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     records = ends = 0
     while ends < len(partitions):
@@ -151,7 +152,7 @@ def test_a_worker_restarted_under_its_name_ends_its_open_transaction_before_it_j
     until(lambda: count_records(cluster, topic) >= 10, "an open transaction holds them")
     kill()
     behind = make_producer({"bootstrap.servers": cluster.bootstrap})
-    for partition in range(len(behind.list_topics(topic, timeout=10).topics[topic].partitions)):
+    for partition in range(len(behind.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions)):
         behind.produce(topic, b"77", partition=partition)
     behind.flush()
     for stranger in ({}, {"group.instance.id": "two"}):

@@ -17,6 +17,7 @@ from acktree.producers.worker.executing.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
 from acktree.wire.codec import decode_ack
 from acktree.wire.errors import MalformedRecord
+from deadlines import ANSWER_S
 from producers.cluster import WorkerCluster, until
 
 CODE = """
@@ -191,6 +192,6 @@ def test_a_spout_runs_from_the_command_line_and_stops_cleanly(cluster: WorkerClu
     process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
     until(lambda: len(cluster.read(cluster.topic("a"))) == 3 or process.poll() is not None, "three records")
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=ANSWER_S)
     assert process.returncode == 0, stderr
     assert stderr.startswith("ready spout s of topology")

@@ -12,6 +12,7 @@ import pytest
 from acktree.wire.control_records import NEVER
 from acktree.wire.header import Anchor, encode_header
 from acktree.wire.ids import emitted_value, origin_of, root_id
+from deadlines import ANSWER_S
 from producers.cluster import WorkerCluster, until
 
 pytestmark = pytest.mark.broker
@@ -107,13 +108,13 @@ def test_poison_is_rejected_and_every_other_value_survives_a_killed_worker(
     command += ["-X", "session.timeout.ms=6000"]
     env = {**os.environ, "READS": cluster.topic("a"), "EMITS": cluster.topic("b")}
     process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
-    assert process.wait(60) == -9
+    assert process.wait(ANSWER_S) == -9
     process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
     try:
         until(lambda: cluster.committed("first") == cluster.ends(), "everything committed")
     finally:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(ANSWER_S) == 0
     records = cluster.read(cluster.topic("b"))
     written = Counter(json.loads(record.value())["number"] for record in records)
     assert {record.key() for record in records} == {b"x" if kind in ("function", "generator") else None}

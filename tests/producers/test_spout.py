@@ -20,6 +20,7 @@ from acktree.wire.codec import decode_ack_init, encode_result
 from acktree.wire.control_records import Cause, Failure, Result
 from acktree.wire.header import decode_header, find_header
 from acktree.wire.ids import MAX_OFFSET, origin_of
+from deadlines import ANSWER_S
 from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
@@ -148,7 +149,7 @@ def test_an_emission_outside_the_thread_of_next_tuple_is_refused():
             except WrongThread as error:
                 raised.append(error)
 
-        world.start_thread(run, "listener").join(10)
+        world.start_thread(run, "listener").join(ANSWER_S)
 
     source.call(emit_in_thread, 0.0)
     assert [("in thread 'listener'" in str(error)) for error in raised] == [True]

@@ -34,11 +34,12 @@ from acktree.spark.driver.spark_spout import SparkSpoutDriver
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import ReplayCommand, Span
+from deadlines import stretched
 
 pytestmark = pytest.mark.broker
 
 LINES, PARTITIONS, TASKS = 2_000, 4, 3
-DEADLINE_S = 120
+DEADLINE_S = stretched(120)
 TOPOLOGY = """
 name = "{name}"
 ackers = 1
@@ -396,7 +397,7 @@ def test_a_stage_takes_a_spout_over_from_spark_only_with_take_over(
     driver.open(None)
     driver.commit_and_report()
     refused = subprocess.run(
-        command_of(tester, tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=60
+        command_of(tester, tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=stretched(60)
     )
     assert refused.returncode == 2, refused.stderr
     assert f"process {os.getpid()} on host " in refused.stderr

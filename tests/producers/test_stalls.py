@@ -13,6 +13,7 @@ from acktree.core.reports.stats import decode_report
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.wire.ids import root_id
+from deadlines import ANSWER_S
 from producers.cluster import Forward, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -121,7 +122,7 @@ def test_a_spout_that_hangs_reports_it(cluster: WorkerCluster):
     assert (report.role, report.values["calling"], worker.progress.is_stuck) == ("spout", "next_tuple", True)
     worker.stop()
     spout.may_go_on.set()
-    thread.join(30)
+    thread.join(ANSWER_S)
 
 
 def test_a_stuck_worker_logs_the_record_and_the_stack_once(cluster: WorkerCluster, caplog):
@@ -169,7 +170,7 @@ def test_a_stuck_worker_fails_its_liveness_and_its_metrics_name_the_record(clust
 
     def ask(path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(served.url.replace("/metrics", path), timeout=5) as answer:
+            with urllib.request.urlopen(served.url.replace("/metrics", path), timeout=ANSWER_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

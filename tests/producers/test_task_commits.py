@@ -36,6 +36,7 @@ from acktree.wire.state_records import (
     task_key,
     task_start_key,
 )
+from deadlines import ANSWER_S, stretched
 from producers.cluster import WorkerCluster, until
 from producers.test_exactly_once import LoadingClient
 from producers.test_spout import Once, ScriptedAcker, run
@@ -101,7 +102,7 @@ def test_a_start_without_a_broker_names_its_address(monkeypatch: pytest.MonkeyPa
 def delete_state(cluster: WorkerCluster) -> None:
     admin, name = make_admin(cluster.bootstrap, {}), cluster.topic("state-s")
     admin.delete_topics([name])[name].result()
-    until(lambda: name not in admin.list_topics(timeout=10).topics)
+    until(lambda: name not in admin.list_topics(timeout=ANSWER_S).topics)
 
 
 def test_a_missing_state_topic_is_an_error_that_says_how_to_make_it(cluster: WorkerCluster):
@@ -191,7 +192,7 @@ def test_an_owner_that_was_fenced_stops_also_where_it_writes_dead_letters(cluste
     """confluent's ``flush`` goes on to call back with a fatal error, and ends with a SystemError."""
     cluster.apply()
     command = [sys.executable, "-c", WRITE_LETTERS_FENCED, cluster.bootstrap, cluster.name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(60), check=False)
     assert done.stdout == "stopped\n", done.stderr
 
 
@@ -240,7 +241,7 @@ def test_the_group_shows_how_far_results_are_read_and_nothing_else(
     looker = make_consumer(consumer_settings(cluster.bootstrap, f"{cluster.name}.s", {}))
 
     def shown() -> tuple[int, str]:
-        (found,) = looker.committed([TopicPartition(cluster.topic("spout-0"), 0)], timeout=10)
+        (found,) = looker.committed([TopicPartition(cluster.topic("spout-0"), 0)], timeout=ANSWER_S)
         return found.offset, metadata_of(found)
 
     until(lambda: shown() == (1, ""))

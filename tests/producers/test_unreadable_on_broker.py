@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from acktree.core.kafka.clients import make_consumer
+from deadlines import ANSWER_S
 from producers.cluster import Sink, WorkerCluster, until
 
 PROTOCOLS = {
@@ -36,5 +37,5 @@ def test_a_worker_starts_at_the_end_of_a_log_that_ends_below_its_commit(
 
 def committed(operator, cluster: WorkerCluster) -> int:
     """Return what the bolt's group has committed of partition 0."""
-    (place,) = operator.committed([TopicPartition(cluster.topic("a"), 0)], timeout=30)
+    (place,) = operator.committed([TopicPartition(cluster.topic("a"), 0)], timeout=ANSWER_S)
     return int(place.offset)

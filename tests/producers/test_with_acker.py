@@ -15,6 +15,7 @@ from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.executing.execution import HELD_TOO_LONG
 from acktree.wire.control_records import Cause
+from deadlines import ANSWER_S
 from producers.cluster import Forward, WorkerCluster, until
 from simulated_kafka import Simulation, run_in
 
@@ -128,7 +129,7 @@ def start(cluster: WorkerCluster, simulation: Simulation | None) -> Iterator[Sta
         for role in running:
             role.stop()
         for thread in threads:
-            thread.join(30)
+            thread.join(ANSWER_S)
             assert not thread.is_alive()
 
     yield begin

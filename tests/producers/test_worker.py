@@ -17,6 +17,7 @@ from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
 from acktree.wire.header import Anchor, encode_header
 from acktree.wire.ids import origin_of
+from deadlines import ANSWER_S
 from producers.cluster import Sink, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -329,7 +330,7 @@ def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     until(lambda: cluster.committed("first") == cluster.ends(), "everything committed")
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=ANSWER_S)
     assert process.returncode == 0, stderr
     assert any(line.startswith("ready bolt first") for line in stderr.splitlines())
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deadlines import ANSWER_S
 from producers.cluster import Forward, Sink, WorkerCluster, until
 
 TOTAL = 20_000
@@ -65,7 +66,7 @@ def test_a_zombie_is_fenced_and_each_output_is_written_once(
     until(lambda: second.acked >= TOTAL + MORE, "the group works on")
     if zombie.poll() is None:
         zombie.send_signal(signal.SIGTERM)
-    _, stderr = zombie.communicate(timeout=60)
+    _, stderr = zombie.communicate(timeout=ANSWER_S)
     cluster.close()
     assert zombie.returncode == 0, stderr
     assert "read again" in stderr or "reads them again" in stderr

@@ -21,10 +21,11 @@ from acktree.wire.control_records import ENTRY, AckInit, Cause, Failure, Result
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import emitted_value, root_id
 from console.otlp_receiver import OtlpReceiver
+from deadlines import stretched
 from producers.cluster import until
 from security.secure_broker import SecureBroker
 
-WAIT_S = 30
+WAIT_S = stretched(30)
 NAME = "exported"
 TOPOLOGY = parse_topology(
     f"""

@@ -18,11 +18,12 @@ from acktree.core.kafka.settings import consumer_settings, producer_settings
 from acktree.spark.shared.batch_commits import BatchName, ReadTaskName
 from acktree.spark.tasks.writing.record_transaction import TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction, open_transactions
+from deadlines import stretched
 from security import tokens
 from security.secure_broker import WAIT_S, SecureBroker
 
 ACKTREE = Path(sys.executable).with_name("acktree")
-RUN_S = 300
+RUN_S = stretched(300)
 TASK_ATTEMPTS = 4
 """How often Spark runs a task before it fails the query."""
 RENEWALS = 8

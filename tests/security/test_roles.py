@@ -30,11 +30,12 @@ from confluent_kafka.admin import (
 from acktree.console.devbroker import ports
 from acktree.console.main import main
 from acktree.core.reports.stats import decode_report
+from deadlines import stretched
 from security.secure_broker import PASSWORD, WAIT_S, SecureBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 ACKTREE = Path(sys.executable).with_name("acktree")
-RUN_S = 300
+RUN_S = stretched(300)
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT)
 LINES = 20
 NUMBERS = 5

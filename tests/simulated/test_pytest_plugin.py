@@ -10,6 +10,8 @@ import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from deadlines import stretched
+
 HOUSE = Path(__file__).parents[2]
 PLUGIN = "acktree.testing.pytest_plugin"
 
@@ -20,7 +22,13 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     command = [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:cacheprovider", *arguments]
     environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": os.pathsep.join(["", *sys.path])}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=stretched(250),
+        check=False,
     )
 
 

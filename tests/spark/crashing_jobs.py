@@ -13,8 +13,10 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from deadlines import stretched
+
 FATAL = b"fatal"
-DEADLINE_S = 240
+DEADLINE_S = stretched(240)
 ARROW_ROWS = 1_000
 LONG = 300
 SCHEMA = "value binary, anchors binary"

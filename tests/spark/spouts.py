@@ -21,6 +21,7 @@ from acktree.wire.control_records import BACK_OFF, Cause, Failure, ReplayCommand
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import generation_of, root_id
 from acktree.wire.state_records import SPOUT_KEY, SpoutState, encode_spout_state
+from deadlines import ANSWER_S, stretched
 
 TOPOLOGY = """
 name = "{name}"
@@ -36,7 +37,7 @@ block = {block}
 [bolts.b]
 reads = ["{name}.out"]
 """
-DEADLINE_S = 30
+DEADLINE_S = stretched(30)
 
 
 class SpoutTester:
@@ -72,7 +73,7 @@ class SpoutTester:
     def apply(self) -> None:
         """Publish the topology, once the broker knows its new source topic."""
         deadline = world.monotonic_s() + DEADLINE_S
-        while f"{self.name}.source" not in self.admin.list_topics(timeout=10).topics:
+        while f"{self.name}.source" not in self.admin.list_topics(timeout=ANSWER_S).topics:
             assert world.monotonic_s() < deadline
         apply_topology(self.bootstrap, parse_topology(self.text), {})
 
@@ -174,7 +175,7 @@ class SpoutTester:
         """Do what retention does with all results that are there."""
         place = TopicPartition(f"{self.name}.spout-0", 0)
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        _, place.offset = consumer.get_watermark_offsets(place, timeout=10)
+        _, place.offset = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
         consumer.close()
         self.admin.delete_records([place])[place].result()
 
@@ -183,7 +184,7 @@ class SpoutTester:
         settings = {"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.look"}
         consumer = make_consumer({**settings, "isolation.level": "read_committed"})
         place = TopicPartition(f"{self.name}.state-in", 0, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        _, end = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
         consumer.assign([place])
         found, deadline = SpoutStates(), world.monotonic_s() + DEADLINE_S
         while consumer.position([place])[0].offset < end:
@@ -220,7 +221,7 @@ class SpoutTester:
         name = f"{self.name}.state-in"
         self.admin.delete_topics([name])[name].result()
         deadline = world.monotonic_s() + DEADLINE_S
-        while name in self.admin.list_topics(timeout=10).topics:
+        while name in self.admin.list_topics(timeout=ANSWER_S).topics:
             assert world.monotonic_s() < deadline
             world.sleep(0.1)
 
@@ -231,7 +232,7 @@ class SpoutTester:
 
     def place(self, topic: str, partition: int = 0) -> TopicPartition:
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=10)
+        (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=ANSWER_S)
         consumer.close()
         return place
 

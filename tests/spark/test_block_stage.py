@@ -19,6 +19,7 @@ from acktree.console.demo.children import ChildProcess
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.wire.ids import Origin, origin_of
+from deadlines import stretched
 from spark import crashing_jobs
 from spark.test_stage_crashes import BIG, SMALL, crash, killed_run
 from spark.tester import StageTester
@@ -26,7 +27,7 @@ from spark.tester import StageTester
 __all__ = ["crash"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 BLOCK = 100
-DEADLINE_S = 400
+DEADLINE_S = stretched(400)
 
 
 @pytest.fixture

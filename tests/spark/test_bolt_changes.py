@@ -28,6 +28,7 @@ from acktree.spark.shared.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, TransactionLost
+from deadlines import ANSWER_S, stretched
 from producers.cluster import RunningWorker
 from simulated_kafka import Simulation, run_in
 
@@ -42,7 +43,7 @@ emits = ["{name}.out"]
 [bolts.b]
 reads = ["{name}.out"]
 """
-DEADLINE_S = 30
+DEADLINE_S = stretched(30)
 FORGIVING = {"failOnDataLoss": "false"}
 
 
@@ -59,9 +60,9 @@ class BoltTester:
 
     def make_topics(self, partitions: int) -> None:
         for topic, count in ((f"{self.name}.source", 1), (self.out, partitions)):
-            if topic not in self.admin.list_topics(timeout=10).topics:
+            if topic not in self.admin.list_topics(timeout=ANSWER_S).topics:
                 self.admin.create_topics([NewTopic(topic, count)])[topic].result()
-        until(lambda: self.out in self.admin.list_topics(timeout=10).topics)
+        until(lambda: self.out in self.admin.list_topics(timeout=ANSWER_S).topics)
 
     def recreate(self, partitions: int) -> None:
         self.remove()
@@ -69,7 +70,7 @@ class BoltTester:
 
     def remove(self) -> None:
         self.admin.delete_topics([self.out])[self.out].result()
-        until(lambda: self.out not in self.admin.list_topics(timeout=10).topics)
+        until(lambda: self.out not in self.admin.list_topics(timeout=ANSWER_S).topics)
 
     def send(self, count: int, partition: int = 0) -> None:
         producer = make_producer({"bootstrap.servers": self.bootstrap})

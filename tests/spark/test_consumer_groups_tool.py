@@ -12,6 +12,7 @@ import pytest
 import prerequisites
 from acktree.console.devbroker.jars import KAFKA_VERSION
 from acktree.console.devbroker.java import MissingJava, find_java
+from deadlines import stretched
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.xdist_group("kafkas-own-tool")
@@ -35,7 +36,9 @@ def command() -> tuple[str, ...]:
 def consumer_groups(t: SpoutTester, *arguments: str) -> str:
     """Run kafka-consumer-groups for the spout's group and return what it printed."""
     group = ("--bootstrap-server", t.bootstrap, "--group", f"{t.name}.in")
-    done = subprocess.run([*command(), *group, *arguments], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [*command(), *group, *arguments], capture_output=True, text=True, timeout=stretched(240)
+    )
     assert done.returncode == 0, done
     return done.stdout
 

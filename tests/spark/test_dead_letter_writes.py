@@ -11,12 +11,13 @@ from acktree.core.kafka.settings import ANY_SIZE
 from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.wire.control_records import NEVER, Cause
 from acktree.wire.dead_letter import LEFT_OUT, ORIGIN
+from deadlines import stretched
 from simulated_kafka import Simulation
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated
 
-WAIT_S = 30
+WAIT_S = stretched(30)
 
 
 def give_up(t: SpoutTester, value: bytes, headers: dict[str, bytes] | None = None) -> None:

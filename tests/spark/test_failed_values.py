@@ -12,11 +12,12 @@ from acktree.wire.control_records import BACK_OFF, Cause, FailedTuple, Failure, 
 from acktree.wire.dead_letter import FAILED_TUPLE, FAILED_VALUE, FAILED_VALUE_NOTE, STACK
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import generation_of, root_id
+from deadlines import stretched
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated
 
-WAIT_S = 30
+WAIT_S = stretched(30)
 
 
 def give_up(t: SpoutTester, failed: FailedTuple) -> dict[str, bytes | None]:

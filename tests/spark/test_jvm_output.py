@@ -17,11 +17,12 @@ from acktree.core.kafka.clients import make_producer
 from acktree.core.kafka.settings import producer_settings
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
+from deadlines import stretched
 
 pytestmark = pytest.mark.spark
 
 ACKTREE = Path(sys.executable).with_name("acktree")
-WAIT_S = 240
+WAIT_S = stretched(240)
 NOTICE = "a line of the user's own function"
 JOBS = f"""
 import sys

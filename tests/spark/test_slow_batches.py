@@ -27,6 +27,7 @@ from acktree.spark.driver.timeout_resets import resetting
 from acktree.wire.codec import decode_ack, decode_result
 from acktree.wire.control_records import Result
 from acktree.wire.ids import origin_of, root_id
+from deadlines import stretched
 from producers.cluster import RunningWorker, WorkerCluster, until
 from spark.tester import StageTester
 
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 MESSAGE_TIMEOUT_S = 8.0
 RESETS_IN_HAND = 6
 """A reset comes every quarter of the timeout: with so many it has passed, and half of it again."""
-WAIT_S = 240.0
+WAIT_S = stretched(240.0)
 QUICK, SLOW = 0, 1
 
 

@@ -27,6 +27,7 @@ from acktree.wire.control_records import Cause
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import generation_of
 from acktree.wire.state_records import SlotState, encode_slot_state
+from deadlines import ANSWER_S
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -38,16 +39,16 @@ SKIPPING = {"allowSkip": "true"}
 def grow(t: SpoutTester, partitions: int) -> None:
     source = f"{t.name}.source"
     t.admin.create_partitions([NewPartitions(source, partitions)])[source].result()
-    until(lambda: len(t.admin.list_topics(source, timeout=10).topics[source].partitions) == partitions)
+    until(lambda: len(t.admin.list_topics(source, timeout=ANSWER_S).topics[source].partitions) == partitions)
     t.producer = make_producer({"bootstrap.servers": t.bootstrap})
 
 
 def recreate(t: SpoutTester, partitions: int = 1) -> None:
     source = f"{t.name}.source"
     t.admin.delete_topics([source])[source].result()
-    until(lambda: source not in t.admin.list_topics(timeout=10).topics)
+    until(lambda: source not in t.admin.list_topics(timeout=ANSWER_S).topics)
     t.admin.create_topics([NewTopic(source, partitions)])[source].result()
-    until(lambda: source in t.admin.list_topics(timeout=10).topics)
+    until(lambda: source in t.admin.list_topics(timeout=ANSWER_S).topics)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +145,7 @@ def test_a_partition_that_is_read_again_after_a_hundred_runs_is_emitted_again(
     t.write_spout_state(t.spout_state()._replace(run=150))
     t.start()
     t.admin.create_partitions([NewPartitions(f"{t.name}.source", 2)])[f"{t.name}.source"].result()
-    until(lambda: len(t.admin.list_topics(timeout=10).topics[f"{t.name}.source"].partitions) == 2)
+    until(lambda: len(t.admin.list_topics(timeout=ANSWER_S).topics[f"{t.name}.source"].partitions) == 2)
     producer = make_producer({"bootstrap.servers": t.bootstrap})  # the other one knows one partition
     for _ in range(3):
         producer.produce(f"{t.name}.source", b"away", partition=1)

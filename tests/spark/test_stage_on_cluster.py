@@ -15,13 +15,14 @@ import pytest
 from acktree.console.devbroker import ports
 from acktree.spark import app
 from acktree.wire.ids import origin_of
+from deadlines import stretched
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 BIN = Path(pyspark.__file__).parent / "bin"
 BIG, SMALL = 12_000, 3_000
-DEADLINE_S = 480
+DEADLINE_S = stretched(480)
 JVM = {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 SETTINGS = (
     "spark.cores.max=2",
@@ -29,7 +30,7 @@ SETTINGS = (
     "spark.driver.host=127.0.0.1",
     "spark.ui.enabled=false",
     "spark.scheduler.minRegisteredResourcesRatio=1.0",
-    f"spark.scheduler.maxRegisteredResourcesWaitingTime={DEADLINE_S}s",
+    f"spark.scheduler.maxRegisteredResourcesWaitingTime={DEADLINE_S:.0f}s",
 )
 
 

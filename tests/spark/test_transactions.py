@@ -25,6 +25,7 @@ from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction
 from acktree.wire.header import HEADER, single_headers
+from deadlines import stretched
 
 READ_TASK = ReadTaskName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
@@ -85,7 +86,7 @@ def read(bootstrap: str, topic: str, at_least: int = 0) -> dict[int, list[tuple]
     consumer.subscribe([topic])
     found: dict[int, list[tuple]] = {}
     ends: set[int] = set()
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + stretched(30)
     while len(ends) < PARTITIONS or sum(map(len, found.values())) < at_least:
         assert time.monotonic() < deadline_s, (ends, found)
         for record in consumer.consume(1000, 0.5):

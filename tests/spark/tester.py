@@ -22,8 +22,9 @@ from acktree.wire.codec import decode_ack, decode_ack_init, encode_result
 from acktree.wire.control_records import Cause, Failure, Result
 from acktree.wire.header import HEADER, Anchor, TupleHeader, decode_header, encode_header, find_header
 from acktree.wire.ids import consumer_edge, fnv1a64, origin_of, root_id
+from deadlines import ANSWER_S, stretched
 
-DEADLINE_S = 240
+DEADLINE_S = stretched(240)
 A_FEW = 5_000
 """Roots in one record."""
 
@@ -214,6 +215,6 @@ class StageTester:
 
     def committed(self) -> list[int]:
         group = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        places = group.committed([TopicPartition(f"{self.name}.source", p) for p in (0, 1)], timeout=10)
+        places = group.committed([TopicPartition(f"{self.name}.source", p) for p in (0, 1)], timeout=ANSWER_S)
         group.close()
         return [place.offset for place in places]
