@@ -3,10 +3,12 @@
 A test without a broker is skipped on a laptop and fails where CI is set: a green run has talked to Kafka.
 """
 
+import gc
 import os
 import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,16 +21,18 @@ from confluent_kafka.admin import AdminClient
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 import prerequisites
 import simulated_kafka
+import time_left
 from acktree.console.devbroker import ports
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.devbroker.broker_files import DEFAULTS
 from acktree.console.devbroker.jars import KAFKA_VERSION, JarsUnavailable
 from acktree.console.devbroker.java import MissingJava
+from deadlines import stretched
 from left_behind import LeftBehind
 from security.secure_broker import SecureBroker
 from simulated_kafka import kafka, pytest_pyfunc_call, simulation  # noqa: F401  fixtures and a hook for every test
 
-SERVE_TIMEOUT_S = 60
+SERVE_TIMEOUT_S = stretched(60)
 KAFKA_IMAGE = os.environ.get("ACKTREE_TEST_KAFKA_IMAGE", f"apache/kafka:{KAFKA_VERSION}")
 NO_KAFKA = (MissingJava, JarsUnavailable)
 GIVEN = "KAFKA_BOOTSTRAP_SERVERS"
@@ -50,8 +54,13 @@ def allowed_s(item: pytest.Item) -> float:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=allowed_s, reverse=True)  # nobody waits at the end for a long test that began last
+    if time_left.ORDER in os.environ:
+        time_left.shuffle(items)
+    else:
+        items.sort(key=allowed_s, reverse=True)  # nobody waits at the end for a long test that began last
     for item in items:
+        limit_s = allowed_s(item) or float(item.config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(stretched(limit_s)), append=False)
         fixtures = set(getattr(item, "fixturenames", ()))
         if BROKER_FIXTURES & fixtures or simulated_kafka.is_real(item):
             item.add_marker(pytest.mark.broker)
@@ -78,6 +87,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if time_left.UNTIL in os.environ:
+        config.pluginmanager.register(time_left.TimeLeft("make test-slow"), "time_left")
     if config.option.left_behind:
         config.pluginmanager.register(LeftBehind(), "left_behind")
 
@@ -198,6 +209,8 @@ def _in_docker(running: ExitStack) -> str | None:
     except (DockerException, OSError):
         if "ACKTREE_TEST_KAFKA_IMAGE" in os.environ:
             raise  # it was asked for by name: nothing else will do
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            gc.collect()  # Docker's client leaves its sockets open
         return None
     _await_serving(address)
     return address

@@ -28,12 +28,14 @@ from acktree.acker.warm_up import warm_up
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
+import time_left
 from simulation.faults import OPT_IN, Fault
 from simulation.one_seed import SeedRun, run_seed
 from simulation.rare_events import SET_SEEDS, missing
 from simulation.shrink import shrink
 
 CHUNK = 10
+NOT_RUN = "not run, because the time was over"
 TWICE = 100
 """Of so many seeds one is run twice, and must give the same event log."""
 
@@ -53,6 +55,9 @@ def _run(seeds: list[int], also: Sequence[str] = ()) -> tuple[list[tuple[int, st
     broken: list[tuple[int, str]] = []
     counters: Counter[str] = Counter()
     for seed in seeds:
+        if time_left.is_over():
+            counters[NOT_RUN] += 1
+            continue
         outcome = run_seed(seed, also=also)
         counters += outcome.counters
         if outcome.error is not None:
@@ -134,8 +139,13 @@ def search(seeds: range, jobs: int, stop: bool, also: Sequence[str] = ()) -> int
     seconds = time.monotonic() - began_s
     for name, count in sorted(counters.items()):
         print(f"{count:8} {name}")
-    print(f"{min(done, len(seeds))} seeds in {seconds:.1f} s, {len(broken)} broken promises")
-    never = missing(counters) if len(seeds) >= SET_SEEDS and not stop else []
+    left = counters[NOT_RUN]
+    print(f"{min(done, len(seeds)) - left} seeds in {seconds:.1f} s, {len(broken)} broken promises")
+    if left:
+        print(
+            f"NOT RUN, because the time was over: {left} seeds; `make simulate SEEDS={len(seeds)}` runs them"
+        )
+    never = missing(counters) if len(seeds) >= SET_SEEDS and not stop and not left else []
     if never:
         print(f"the set is void, because it never had: {', '.join(never)}")
     if broken and not stop:
