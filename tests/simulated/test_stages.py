@@ -93,6 +93,26 @@ def test_lines_are_committed_when_their_words_are_done(of: Any) -> None:
         assert len(t.acked("split")) == 100
 
 
+@pytest.mark.parametrize("of", [split, SplitBasic, SplitByHand, SplitBatches, SplitAsync])
+def test_a_line_with_unreadable_headers_is_rejected_alone(of: Any) -> None:
+    trace = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+    with running(of, partitions=1) as t:
+        process = t.service("split").process
+        t.send("lines", "a")
+        t.send("lines", "bad", headers=[("caf\udce9", b"x")])
+        t.send("lines", "c", headers=trace)
+        t.run_until_done()
+        t.replay("lines", 0, 1, 2)
+        t.run_until(lambda: len(t.dead_letters()) == 2)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert t.values("words") == ["a", "c"]
+        assert [name for word in t.records("words") for name, _ in word.headers] == ["traceparent"]
+        letters = t.dead_letters()
+        assert [(letter.source_offset, letter.cause) for letter in letters] == [(1, "REJECTED")] * 2
+        assert {letter.reason for letter in letters} == {"a header whose name is not UTF-8"}
+
+
 def test_a_line_without_words_is_done() -> None:
     with running(split) as t:
         t.send("lines", "")

@@ -20,7 +20,7 @@ from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
-from acktree.producers.errors import ExecuteHangs
+from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
@@ -32,7 +32,7 @@ from acktree.producers.spouts.state_topic import OutputRecord, control_record
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
 from acktree.producers.stages.source_reader import SourceReader
-from acktree.producers.tuples import Place, Record, Tuple
+from acktree.producers.tuples import Place, Record, Tuple, place_of
 from acktree.producers.worker.execute_limit import ExecuteLimit
 from acktree.producers.worker.executing.batch_sizing import Turn
 from acktree.producers.worker.executing.bolt_kinds import (
@@ -42,7 +42,9 @@ from acktree.producers.worker.executing.bolt_kinds import (
     in_a_thread,
     make_execution,
 )
+from acktree.producers.worker.executing.execution import fail
 from acktree.wire.control_records import Absent, Cause, Failure, Span
+from acktree.wire.errors import MalformedRecord
 from acktree.wire.ids import IdArray, root_ids
 from acktree.wire.state_records import StateStart
 
@@ -259,15 +261,25 @@ class StageTask:
     def _add(
         self, version: int, slot: int, generation: int, offsets: Sequence[int], records: Sequence[Record]
     ) -> None:
-        """Let records wait; planned offsets that hold none are done."""
+        """Let records wait, except unreadable ones, which fail; planned offsets that hold none are done."""
         there = np.array([record.offset() or 0 for record in records], np.int64)
         if len(records):
-            self._planned.add(version, root_ids(slot, generation, there), records)
+            unreadable = self._planned.add(version, root_ids(slot, generation, there), records)
             self._collector.hands_on_traces |= self._planned.has_seen_traces
+            with self._collector.guard:
+                for record, error in unreadable:
+                    self._reject(record, error)
         if len(records) < len(offsets):
             absent = sorted(set(offsets).difference(there.tolist()))
             spans = [Span(at, at + 1) for at in absent]
             self._driver.absent(Absent(slot, generation >> 4, spans))
+
+    def _reject(self, record: Record, error: MalformedRecord) -> None:
+        """Fail a planned record whose headers cannot be read; with the guard."""
+        hand = self._planned.hand(*place_of(record))
+        tup = Tuple(record, self._planned.anchors_of(record), self._collector, hand)
+        hand[tup.offset] = tup
+        fail(tup, Reject(str(error)), self._collector)
 
     def _produce(
         self,
