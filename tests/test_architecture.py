@@ -1,4 +1,7 @@
-"""ARCHITECTURE.md is true: its map has every folder, and its walks name functions that are there."""
+"""ARCHITECTURE.md is true: its map has every folder, and its walks name functions that are there.
+
+A rule of the whole code that no linter knows is checked here as well.
+"""
 
 import ast
 import re
@@ -120,3 +123,35 @@ def test_the_glossary_is_short_and_each_word_names_the_file_where_it_lives():
         files = re.findall(r"`([\w/]+\.py)`", text)
         assert files, f"{word} names no file"
         assert [file for file in files if not any((root / file).exists() for root in ROOTS)] == [], word
+
+
+def header_calls(source: str) -> list[int]:
+    """Return the lines that call ``headers()`` of something, by whatever way."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    found = []
+    for call in calls:
+        called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        by_name = any(isinstance(each, ast.Constant) and each.value == "headers" for each in call.args)
+        given = any(getattr(each, "attr", "") == "headers" for each in call.args)
+        if (
+            (called == "headers" and isinstance(call.func, ast.Attribute))
+            or (called in ("getattr", "attrgetter", "methodcaller") and by_name)
+            or (called == "map" and given)
+        ):
+            found.append(call.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["tup._record.headers() or []", 'getattr(record, "headers")()', "map(type(first).headers, records)"],
+)
+def test_a_call_of_headers_is_found(source: str):
+    assert header_calls(source) == [1]
+
+
+def test_headers_of_records_are_read_in_one_file_alone():
+    """A name that is not UTF-8 ends the process elsewhere: confluent-kafka returns a broken list."""
+    paths = [path for root in ROOTS for path in root.rglob("*.py")]
+    callers = {path.name for path in paths if header_calls(path.read_text("utf-8"))}
+    assert callers == {"header.py"}

@@ -191,6 +191,20 @@ def test_the_clock_of_a_spout_is_that_of_its_bolt_furthest_behind():
     assert clock.clocks(now_ms=200, folded_ms=100).tolist() == [40, 90, 200]
 
 
+def test_roots_of_a_task_that_the_newest_version_removed_age_by_the_clock_of_their_spout():
+    clock = clock_of(published(1, lines=(0, 2), clicks=(1,)), published(2, lines=(0,), clicks=(1,)))
+    clock.see(Look(100, {"count": 40, "store": 90}))
+    assert clock.clocks(now_ms=200, folded_ms=100).tolist() == [40, 90, 40, 200]
+
+
+def test_roots_of_a_spout_that_the_newest_version_removed_age_by_log_time():
+    removed = TEXT.replace('[spouts.clicks]\ntopics = ["clicks"]\nemits = ["pages"]\n', "")
+    removed = removed.replace('"counts", "pages"', '"counts"')
+    clock = clock_of(published(1), published(2, removed, lines=(0,)))
+    clock.see(Look(100, {"count": 40, "store": 90}))
+    assert clock.clocks(now_ms=200, folded_ms=100).tolist() == [40, 200]
+
+
 def test_a_clock_is_never_later_than_log_time():
     clock = clock_of()
     clock.see(Look(100, {"count": 90, "store": 90}))

@@ -87,6 +87,19 @@ def test_expired_offsets_of_the_group_say_nothing(spout: Callable[[], StateWrite
     assert made.states(3, DONE, OPEN) == ["done", "done", "not emitted"]
 
 
+def test_a_record_that_is_gone_is_not_done_because_the_group_has_passed_it(spout: Callable[[], StateWriter]):
+    made = spout()
+    made.commit()
+    admin = make_admin(made.topology.bootstrap, {})
+    for future in admin.delete_records([TopicPartition(made.slot.topic, 0, 2)]).values():
+        world.wait_for(future, WAIT_S)
+    assert made.states(1, 2) == ["expired", "done"]
+    assert (
+        f"{made.slot.topic}/0 begins at offset 2: nothing that was found says whether the record was "
+        "executed before it was removed; the spout counts it as done"
+    ) in made.trace(1)["notes"]
+
+
 def test_after_an_operators_commit_the_state_is_outdated(spout: Callable[[], StateWriter]):
     made = spout()
     made.write_state([DONE])

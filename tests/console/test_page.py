@@ -395,6 +395,22 @@ def test_a_record_is_done_once_a_replay_of_its_dead_letter_was_acked(dead_letter
     assert state_of(slot, 7, OffsetRange(0, 9), True, (found,), letters) == state
 
 
+@pytest.mark.parametrize(
+    ("log_start", "emitted", "state"),
+    [
+        (7, [], "done"),
+        (8, [], "expired"),
+        (8, ["failed"], "expired"),
+        (8, ["failed", "acked"], "done"),
+        (8, ["done, not yet reported"], "done"),
+    ],
+)
+def test_a_record_that_is_gone_is_done_only_if_an_emission_says_so(log_start, emitted, state):
+    """The spout also commits records that were removed before they were read."""
+    slot, found = published().slots[0], tuple(emission(0, each, None) for each in emitted)
+    assert state_of(slot, 7, OffsetRange(log_start, 9), True, found, []) == state
+
+
 def test_an_open_first_emission_mentions_no_other(monkeypatch):
     text = trace_of(monkeypatch, emission(0, "open", None))
     assert "attempt before" not in text

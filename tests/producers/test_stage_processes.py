@@ -35,6 +35,7 @@ from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import ReplayCommand, Span
 from deadlines import stretched
+from unreadable_headers import write_with_bad_name
 
 pytestmark = pytest.mark.broker
 
@@ -230,6 +231,19 @@ def test_a_line_that_raises_becomes_a_dead_letter_and_no_other_line_waits(tester
     tester.await_commits(3)
     assert sorted(tester.read("words")) == [b"a", b"b", b"c"]
     assert tester.read("dead-letter") == [b"poison"]
+
+
+def test_a_line_with_unreadable_headers_is_rejected_and_ends_no_process(
+    tester: StageOnABroker, tmp_path: Path
+) -> None:
+    """In processes of their own: confluent-kafka may end one that reads such headers carelessly."""
+    tester.send(["a"])
+    write_with_bad_name(tester.bootstrap, f"{tester.name}.lines", b"foreign")
+    tester.send(["b"])
+    with processes(tester, tmp_path) as children:
+        tester.await_commits(3, children["split-0"].check_alive)
+    assert sorted(tester.read("words")) == [b"a", b"b"]
+    assert tester.read("dead-letter") == [b"foreign"]
 
 
 @pytest.mark.promise("a stage in Python … a process that has lost its tasks comes back")

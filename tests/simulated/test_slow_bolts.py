@@ -8,6 +8,8 @@ import pytest
 from acktree.acker.folding.expiry import MAX_SCAN_INTERVAL_MS
 from acktree.acker.folding.partition import Partition
 from acktree.core import world
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Bolt
 from acktree.testing import TopologyTester
 from acktree.testing.idle import ACKER_TURN_S
@@ -155,11 +157,11 @@ def hops(topology_tester, tmp_path):
     """Return a function that runs three bolts in a row, each of which takes so long for a tuple."""
     path = tmp_path / "topology.toml"
 
-    def start(takes_s, text=HOPS, first=None) -> tuple[TopologyTester, list[Executed]]:
+    def start(takes_s, text=HOPS, first=None, partitions=1) -> tuple[TopologyTester, list[Executed]]:
         path.write_text(text)
         made = first or PassesOn(takes_s), PassesOn(takes_s), Executed(takes_s)
         bolts = dict(zip(("first", "second", "third"), made, strict=True))
-        return topology_tester(path, stages={"clicks": stage}, bolts=bolts, partitions=1), list(made)
+        return topology_tester(path, stages={"clicks": stage}, bolts=bolts, partitions=partitions), list(made)
 
     return start
 
@@ -222,6 +224,19 @@ def test_a_worker_that_dies_between_ack_and_commit_costs_its_tuples_one_replay_e
     assert 1 <= len(replays) < RECORDS
     assert set(replays.values()) == {1}
     assert len(bolts[2].values) <= RECORDS + 2 * len(replays)
+
+
+def test_a_spout_with_fewer_tasks_replays_nothing_of_a_removed_task_while_a_bolt_is_slow(hops):
+    text = HOPS.replace('emits = ["a"]', 'emits = ["a"]\ntasks = 2')
+    tester, bolts = hops(0.0, text, first=PassesOn(0.5), partitions={"clicks": 2, "a": 1})
+    for number in range(RECORDS):
+        tester.send("clicks", str(number), partition=number % 2)
+    tester.run_until(lambda: bool(bolts[0].values), what="the first tuple")
+    tester._as_operator(lambda: apply_topology("simulated", parse_topology(HOPS), {}))
+    tester.run_until_done()
+    assert tester.now_s > 2 * TIMEOUT_S
+    assert tester.replays("clicks") == {}
+    assert executed(bolts) == [RECORDS] * 3
 
 
 class Loops(Bolt):

@@ -93,6 +93,26 @@ def test_lines_are_committed_when_their_words_are_done(of: Any) -> None:
         assert len(t.acked("split")) == 100
 
 
+@pytest.mark.parametrize("of", [split, SplitBasic, SplitByHand, SplitBatches, SplitAsync])
+def test_a_line_with_unreadable_headers_is_rejected_alone(of: Any) -> None:
+    trace = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+    with running(of, partitions=1) as t:
+        process = t.service("split").process
+        t.send("lines", "a")
+        t.send("lines", "bad", headers=[("caf\udce9", b"x")])
+        t.send("lines", "c", headers=trace)
+        t.run_until_done()
+        t.replay("lines", 0, 1, 2)
+        t.run_until(lambda: len(t.dead_letters()) == 2)
+        t.run_until_done()
+        assert t.service("split").process is process
+        assert t.values("words") == ["a", "c"]
+        assert [name for word in t.records("words") for name, _ in word.headers] == ["traceparent"]
+        letters = t.dead_letters()
+        assert [(letter.source_offset, letter.cause) for letter in letters] == [(1, "REJECTED")] * 2
+        assert {letter.reason for letter in letters} == {"a header whose name is not UTF-8"}
+
+
 def test_a_line_without_words_is_done() -> None:
     with running(split) as t:
         t.send("lines", "")
@@ -369,6 +389,63 @@ def test_a_record_removed_by_retention_before_its_retry_is_never_silently_done()
         with pytest.raises(DataLoss, match=r"lines/0 begins at offset 2, but group t\.split is at 1"):
             t.run_for(100)
         assert t.committed("lines", 0) == 1
+
+
+FORGIVING = TEXT.replace("max_attempts = 3", "max_attempts = 3\nspark = {fail_on_data_loss = false}")
+
+
+def lost_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the stage has logged of records that are lost."""
+    return [each.getMessage() for each in caplog.records if getattr(each, "action", "") == "records_lost"]
+
+
+def counted(t: TopologyTester, name: str) -> int:
+    """Return what the tasks of the stage have counted."""
+    return sum(int(report.values[name]) for report in t.service("split").runner.reports.newest)
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it starts"])
+def test_lines_removed_by_retention_before_they_are_read_are_logged_and_counted_as_lost(
+    is_running: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(split, text=FORGIVING, partitions=1) as t:
+        t.send("lines", "first")
+        t.run_until_done()
+        log = t.cluster.topics["lines"].partitions[0]
+        if is_running:
+            t.pause("split", 3)
+        else:
+            t.kill("split", restart_after_s=30)
+        for number in range(5_000):
+            t.send("lines", str(number))
+        log.delete_before(4_901)
+        t.run_until(lambda: t.committed("lines", 0) == 5_001)
+        t.run_for(10)
+        assert t.values("words") == ["first", *map(str, range(4_900, 5_000))]
+        assert lost_lines(caplog) == [
+            "lines/0: 4900 offset(s) from 1 to 4900 are lost and counted as done: removed, for example by "
+            "retention, before they were read"
+        ]
+        assert counted(t, "lost") == 4_900
+        assert counted(t, "absent") == 0
+
+
+def test_a_line_removed_by_retention_before_its_retry_is_logged_and_counted_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with running(Poison(), text=FORGIVING.replace("retry_initial_s = 1", "retry_initial_s = 30")) as t:
+        for value in ("good", "bad", "bad", "fine"):
+            t.send("lines", value, partition=0)
+        t.run_until(lambda: len(t.values("words")) == 2)
+        t.cluster.topics["lines"].partitions[0].delete_before(2)
+        t.run_until(lambda: len(t.dead_letters()) == 1)
+        t.run_until_done()
+        assert t.committed("lines", 0) == 4
+        assert lost_lines(caplog) == [
+            "lines/0: 1 offset(s) from 1 to 1 are lost and counted as done: removed, for example by "
+            "retention, before they were emitted again"
+        ]
+        assert (counted(t, "lost"), counted(t, "absent")) == (1, 0)
 
 
 def test_a_line_emitted_with_ackers_waits_for_them_even_if_a_newer_version_has_none() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
-from acktree.wire.header import HEADER, Anchor, decode_header, first_anchor
+from acktree.wire.header import HEADER, Anchor, decode_header, first_anchor, read_headers
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -132,7 +132,7 @@ class Tuple:
     @property
     def headers(self) -> Headers:
         """The record's headers except ``acktree``, so they may be passed on."""
-        return [header for header in self._record.headers() or () if header[0] != HEADER]
+        return [header for header in read_headers(self._record) if header[0] != HEADER]
 
     @property
     def tracked(self) -> bool:

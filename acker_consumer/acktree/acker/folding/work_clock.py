@@ -146,12 +146,16 @@ class WorkClock:
         self._tasks: dict[int, str] = {}
 
     def follow(self, history: History) -> None:
-        """Apply the newest version: which bolts the trees of each spout may wait for."""
+        """Apply the newest version: which bolts the trees of each spout may wait for.
+
+        A task that the newest version no longer has may still have open roots; they wait for the same bolts.
+        """
         latest = history.latest
         self._bolts = {spout: bolts_behind(history, spout) for spout in latest.spouts}
         self._tasks = {
             task: spout
-            for spout, tasks in latest.spout_tasks.items()
+            for _, version in sorted(history.versions.items())
+            for spout, tasks in version.spout_tasks.items()
             if spout in latest.spouts
             for task in tasks
         }

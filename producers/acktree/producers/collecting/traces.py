@@ -16,7 +16,14 @@ from acktree.wire.trace_context import TraceContext, child_headers, context_of, 
 
 def context_of_tuple(tup: Tuple) -> TraceContext | None:
     """Return the trace context in the headers of a tuple's record."""
-    return context_of(tup._record.headers())
+    return _context_of_record(tup._record)
+
+
+def _context_of_record(record: Record) -> TraceContext | None:
+    try:
+        return context_of(read_headers(record))
+    except MalformedRecord:
+        return None
 
 
 def handed_on(bolt: str, parents: Iterable[Tuple], headers: Pairs | None) -> Pairs | None:
@@ -35,10 +42,7 @@ def about(tup: Tuple, action: str) -> dict[str, Any]:
 
 def about_record(record: Record, action: str) -> dict[str, Any]:
     """Return the ``extra`` of a log line about a record that may be no tuple."""
-    try:
-        context = context_of(read_headers(record))
-    except MalformedRecord:
-        context = None
+    context = _context_of_record(record)
     return {"action": action} if context is None else {"action": action, "trace_id": context.trace_id}
 
 

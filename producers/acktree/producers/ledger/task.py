@@ -175,12 +175,12 @@ class TaskLedger:
             if is_probe_acked(self.breaker, slot, generations[known], offsets[known]):
                 self.breaker.close(now_s)
 
-    def apply_absent(self, absent: Absent) -> None:
-        """Apply the proof that offsets hold no record: they are done."""
+    def apply_absent(self, absent: Absent, counted: str = "absent") -> None:
+        """Apply the proof that offsets hold no record: they are done; count them as ``counted``."""
         ledger = self.slots.get(absent.slot)
         if ledger is not None and is_run_between(absent.run, ledger.floor, self.run):
             for first, following in absent.spans:
-                self.counters["absent"] += ledger.finish(first, following, absent.run)
+                self.counters[counted] += ledger.finish(first, following, absent.run)
 
     def drop(self, slot: int) -> None:
         """Remove a slot whose topic is gone."""

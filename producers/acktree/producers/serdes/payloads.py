@@ -18,6 +18,7 @@ from acktree.producers.errors import (
 )
 from acktree.producers.serdes.serde import Deserialize, Raw, Serde, Serialize, as_serde
 from acktree.producers.tuples import Record
+from acktree.wire.header import read_headers
 
 Declared = Mapping[str | None, Serde]
 """Serdes by topic; None: of all topics."""
@@ -64,7 +65,7 @@ class Payloads:
             return value
         deserialize, serde = found
         try:
-            return deserialize(value, topic, record.headers() or [])
+            return deserialize(value, topic, read_headers(record))
         except RegistryUnavailable as error:
             self.raise_fatal(error)
         except (ValueError, RecursionError) as error:

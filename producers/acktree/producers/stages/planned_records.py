@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from acktree.producers.tuples import Hand, Place, Record, place_of
-from acktree.wire.header import ANCHOR
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import ANCHOR, read_headers
 from acktree.wire.ids import IdArray, origins_of
 from acktree.wire.trace_context import has_context
 
@@ -37,18 +38,28 @@ class PlannedRecords:
         """Return how many wait."""
         return len(self._waiting)
 
-    def add(self, version: int, roots: IdArray, records: Sequence[Record]) -> None:
-        """Add records planned under a version of the topology, each with its root."""
+    def add(
+        self, version: int, roots: IdArray, records: Sequence[Record]
+    ) -> list[tuple[Record, MalformedRecord]]:
+        """Add records planned under a version of the topology, each with its root.
+
+        Return those whose headers cannot be read, and why: they do not wait for the code, but have to fail.
+        """
         rows = np.zeros(len(records), ANCHOR)
         rows["version"], rows["root"] = version, roots
         packed = rows.tobytes()
-        offsets = [*map(_offset_of, records)]
-        for number, offset in enumerate(offsets):
-            at = number * ANCHOR_BYTES
+        unreadable: list[tuple[Record, MalformedRecord]] = []
+        for number, record in enumerate(records):
+            offset, at = _offset_of(record), number * ANCHOR_BYTES
             self._anchors[offset] = packed[at : at + ANCHOR_BYTES]
-        if not self.has_seen_traces:
-            self.has_seen_traces = any(has_context(record.headers() or []) for record in records)
-        self._waiting.extend(zip(offsets, records, strict=True))
+            try:
+                headers = read_headers(record)
+            except MalformedRecord as error:
+                unreadable.append((record, error))
+                continue
+            self.has_seen_traces = self.has_seen_traces or has_context(headers)
+            self._waiting.append((offset, record))
+        return unreadable
 
     def take(self, limit: int) -> list[Record]:
         """Return up to ``limit`` records that the code does not have, the earliest first."""

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from pyroaring import BitMap64
 
 from acktree.core.kafka.clients import consume_ready, make_consumer
 from acktree.core.kafka.errors import as_clear_error
 from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.producers.spouts.driver.sources.log_bounds import log_lost
 from acktree.producers.tuples import Place, Record
 
 MAX_RECORDS = 5_000
@@ -24,12 +26,14 @@ MAX_QUEUED_KBYTES = 16_384
 class _Fetched:
     """What was fetched of a partition: records in [next, end), and the proof that there are no others."""
 
-    __slots__ = ("end", "is_paused", "next", "records")
+    __slots__ = ("end", "is_paused", "next", "records", "removed")
 
     def __init__(self, next_offset: int) -> None:
         self.records: deque[Record] = deque()
         self.next = self.end = next_offset
         self.is_paused = False
+        self.removed: deque[tuple[int, int]] = deque()
+        """What was skipped of it, as it was removed before it was fetched: first and following offsets."""
 
 
 class SourceReader:
@@ -79,10 +83,12 @@ class SourceReader:
         return False
 
     def skip_to(self, starts: Mapping[Place, int]) -> None:
-        """Count what retention has removed as read past, where a partition was out of range."""
+        """Count what retention has removed as read past, and log it, where a partition was out of range."""
         for place in self.out_of_range & starts.keys():
             fetched, start = self._fetched.get(place), starts[place]
             if fetched is not None and fetched.end < start:
+                log_lost(place, start - fetched.end, fetched.end, start - 1, "read")
+                fetched.removed.append((fetched.end, start))
                 fetched.end = start
             if fetched is not None:
                 self._consumer.incremental_unassign([TopicPartition(*place)])
@@ -144,6 +150,15 @@ class SourceReader:
             if offset >= start:
                 yield record
         fetched.next = end
+
+    def removed(self, place: Place, start: int, end: int) -> BitMap64:
+        """Return the offsets of [start, end) that were skipped; those before are forgotten."""
+        fetched, found = self._fetched[place], BitMap64()
+        while fetched.removed and fetched.removed[0][1] <= start:
+            fetched.removed.popleft()
+        for first, following in fetched.removed:
+            found.add_range(max(first, start), max(min(following, end), first, start))
+        return found
 
     def close(self) -> None:
         """Close the connections."""

@@ -20,10 +20,11 @@ from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
-from acktree.producers.errors import ExecuteHangs
+from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
+from acktree.producers.spouts.driver.sources.log_bounds import log_lost
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_sources import TasksChanged
@@ -32,7 +33,7 @@ from acktree.producers.spouts.state_topic import OutputRecord, control_record
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
 from acktree.producers.stages.source_reader import SourceReader
-from acktree.producers.tuples import Place, Record, Tuple
+from acktree.producers.tuples import Place, Record, Tuple, place_of
 from acktree.producers.worker.execute_limit import ExecuteLimit
 from acktree.producers.worker.executing.batch_sizing import Turn
 from acktree.producers.worker.executing.bolt_kinds import (
@@ -42,7 +43,9 @@ from acktree.producers.worker.executing.bolt_kinds import (
     in_a_thread,
     make_execution,
 )
+from acktree.producers.worker.executing.execution import fail
 from acktree.wire.control_records import Absent, Cause, Failure, Span
+from acktree.wire.errors import MalformedRecord
 from acktree.wire.ids import IdArray, root_ids
 from acktree.wire.state_records import StateStart
 
@@ -238,10 +241,10 @@ class StageTask:
         """Take the records of a batch; what is new was fetched before it was planned."""
         for range_ in batch.ranges:
             if range_.start < range_.end:
-                records = list(self._reader.take((range_.topic, range_.partition), range_.start, range_.end))
-                self._add(
-                    batch.version, range_.slot, range_.run << 4, range(range_.start, range_.end), records
-                )
+                place, offsets = (range_.topic, range_.partition), range(range_.start, range_.end)
+                records = list(self._reader.take(place, range_.start, range_.end))
+                removed = self._reader.removed(place, range_.start, range_.end)
+                self._add(batch.version, range_.slot, range_.run << 4, offsets, records, removed)
         for again in batch.again:
             self._add_again(batch.version, again, again.run << 4, range(again.start, again.end))
         for group in batch.replays:
@@ -249,25 +252,48 @@ class StageTask:
 
     def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
         if offsets:
+            place, removed = (of.topic, of.partition), BitMap64()
             with self.progress.waiting():
-                found = self._driver.read_records((of.topic, of.partition), offsets)
+                found = self._driver.read_records(place, offsets)
                 if absent := set(offsets).difference(found):
-                    self._driver.check_removed({of.slot: min(absent)})
+                    removed = self._driver.find_removed(place, BitMap64(absent))
+            if removed:
+                log_lost(place, len(removed), removed.min(), removed.max(), "emitted again")
             records = [cast(Record, found[at]) for at in sorted(found)]
-            self._add(version, of.slot, generation, offsets, records)
+            self._add(version, of.slot, generation, offsets, records, removed)
 
     def _add(
-        self, version: int, slot: int, generation: int, offsets: Sequence[int], records: Sequence[Record]
+        self,
+        version: int,
+        slot: int,
+        generation: int,
+        offsets: Sequence[int],
+        records: Sequence[Record],
+        removed: BitMap64,
     ) -> None:
-        """Let records wait; planned offsets that hold none are done."""
+        """Let records wait, except unreadable ones, which fail; planned offsets that hold none are done.
+
+        Those that were ``removed`` from the log count as lost, the others as absent.
+        """
         there = np.array([record.offset() or 0 for record in records], np.int64)
         if len(records):
-            self._planned.add(version, root_ids(slot, generation, there), records)
+            unreadable = self._planned.add(version, root_ids(slot, generation, there), records)
             self._collector.hands_on_traces |= self._planned.has_seen_traces
+            with self._collector.guard:
+                for record, error in unreadable:
+                    self._reject(record, error)
         if len(records) < len(offsets):
-            absent = sorted(set(offsets).difference(there.tolist()))
-            spans = [Span(at, at + 1) for at in absent]
-            self._driver.absent(Absent(slot, generation >> 4, spans))
+            gone = BitMap64(offsets) - BitMap64(there)
+            for counted, found in (("absent", gone - removed), ("lost", gone & removed)):
+                spans = [Span(at, at + 1) for at in found]
+                self._driver.absent(Absent(slot, generation >> 4, spans), counted)
+
+    def _reject(self, record: Record, error: MalformedRecord) -> None:
+        """Fail a planned record whose headers cannot be read; with the guard."""
+        hand = self._planned.hand(*place_of(record))
+        tup = Tuple(record, self._planned.anchors_of(record), self._collector, hand)
+        hand[tup.offset] = tup
+        fail(tup, Reject(str(error)), self._collector)
 
     def _produce(
         self,

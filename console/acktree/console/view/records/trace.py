@@ -29,6 +29,8 @@ from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import origin_of
 
 LIMIT_S = 60.0
+FINISHED = ("acked", "done, not yet reported")
+"""The states of an emission whose tree is done."""
 
 
 class UnknownRecord(AcktreeError):
@@ -136,11 +138,16 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
     emissions = _emissions(search)
     done = any(emission.state == "acked" for emission in emissions) or _is_done(search, commit)
     state, notes = state_of(slot, offset, log, done, emissions, dead_letters), list(search.notes)
+    if state == "expired" and done and log is not None:
+        notes.append(
+            f"{slot.topic}/{slot.partition} begins at offset {log.start}: nothing that was found says "
+            "whether the record was executed before it was removed; the spout counts it as done"
+        )
     if search.target.block > 1:
         notes.append(
             f"up to {search.target.block} records share a root in their first emission: they share its tree"
         )
-    if not emissions and state in ("done", "pending"):
+    if not emissions and state in ("done", "expired", "pending"):
         notes.append("no emission is in the control topics, which keep records only for control_retention_s")
     now_ms = world.wall_ms()
     begun = [emission.init.at.time_ms for emission in emissions if emission.init]
@@ -235,12 +242,17 @@ def state_of(
     emissions: tuple[TracedEmission, ...],
     dead_letters: list[DeadLetterSummary],
 ) -> str:
-    """Return the state of a record; ``done`` is what the spout has committed, None if that is not known."""
+    """Return the state of a record; ``done`` is what the spout has committed, None if that is not known.
+
+    The spout also counts lost records as done. So one that is gone is done only if an emission says so.
+    """
     if done:
         acked_ms = [each.result.at.time_ms for each in emissions if each.state == "acked" and each.result]
         given_up_ms = [each.time_ms for each in dead_letters]
-        is_last = bool(given_up_ms) and max(given_up_ms) > max(acked_ms, default=-1)
-        return "dead-lettered" if is_last else "done"
+        if given_up_ms and max(given_up_ms) > max(acked_ms, default=-1):
+            return "dead-lettered"
+        is_finished = any(each.state in FINISHED for each in emissions)
+        return "expired" if log is not None and offset < log.start and not is_finished else "done"
     if log is None or (done is None and offset < log.end):
         return "not known"
     if emissions or (slot.topic == "" and offset >= 0):

@@ -309,10 +309,10 @@ class SpoutDriver:
         self._results.fail(failures)
         self.commits.commit_state()
 
-    def absent(self, absent: Absent) -> None:
-        """Apply the proof that planned offsets hold no record."""
+    def absent(self, absent: Absent, counted: str = "absent") -> None:
+        """Apply the proof that planned offsets hold no record; count them as ``counted``."""
         for task in self.tasks.values():
-            task.apply_absent(absent)
+            task.apply_absent(absent, counted)
 
     def places(self) -> dict[tuple[str, int], tuple[int, PartitionLedger]]:
         """Return the slot and the ledger of each source partition."""
@@ -338,6 +338,19 @@ class SpoutDriver:
             DataLoss: a log begins behind the offset, and failOnDataLoss is true.
         """
         check_starts(self.topics, self._options, offsets)
+
+    def find_removed(self, partition: tuple[str, int], offsets: BitMap64) -> BitMap64:
+        """Return which of some offsets without a record are in front of their log: they are lost.
+
+        Raises:
+            DataLoss: there are such offsets, and failOnDataLoss is true.
+        """
+        slot, _ = self.places()[partition]
+        self.check_removed({slot: offsets.min()})
+        if self._options.fail_on_data_loss:
+            return BitMap64()
+        start = self.log_starts()[partition]
+        return BitMap64([each for each in offsets if each < start])
 
     def log_starts(self) -> dict[tuple[str, int], int]:
         """Return the first offset that each source partition holds."""

@@ -8,7 +8,7 @@ from acktree.testing.kafka.broker.log import Header, StoredRecord
 class SimulatedMessage:
     """A record, or an error that concerns a partition."""
 
-    __slots__ = ("_error", "_offset", "_partition", "_record", "_topic")
+    __slots__ = ("_error", "_headers", "_offset", "_partition", "_record", "_topic")
 
     def __init__(
         self,
@@ -20,6 +20,7 @@ class SimulatedMessage:
     ) -> None:
         self._topic, self._partition, self._offset = topic, partition, offset
         self._record, self._error = record, error
+        self._headers: list[Header] | None = None
 
     def error(self) -> KafkaError | None:
         """See confluent_kafka.Message, as all below."""
@@ -43,7 +44,19 @@ class SimulatedMessage:
         return None if self._error is None else self._error.str().encode()
 
     def headers(self) -> list[Header] | None:
-        return None if self._record is None or not self._record.headers else list(self._record.headers)
+        """Raise UnicodeDecodeError for a name with lone surrogates, which stand for bytes that are not UTF-8.
+
+        The real client then returns a broken list as well, and a second look at it ends the process.
+        """
+        if self._headers is not None or self._record is None:
+            return self._headers
+        for name, _ in self._record.headers:
+            if not name.isascii():
+                name.encode("utf-8", "surrogateescape").decode("utf-8")
+        return list(self._record.headers) or None
+
+    def set_headers(self, headers: list[Header]) -> None:
+        self._headers = headers
 
     def timestamp(self) -> tuple[int, int]:
         if self._record is None:

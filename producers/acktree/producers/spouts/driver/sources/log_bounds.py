@@ -92,6 +92,15 @@ def is_removed(topics: TopicEnds, options: SpoutOptions, source: SourceSlot, off
     return True
 
 
+def log_lost(place: tuple[str, int], count: int, first: int, last: int, before: str) -> None:
+    """Log that ``count`` of the offsets from first to last are lost; ``before`` names what they missed."""
+    text = (
+        "%s/%d: %d offset(s) from %d to %d are lost and counted as done: removed, for example by retention, "
+        "before they were %s"
+    )
+    log.warning(text, *place, count, first, last, before, extra={"action": "records_lost"})
+
+
 def check_ends(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping[int, int]) -> dict[int, int]:
     """Return by slot the ends of partitions that end before the next offset to read.
 
