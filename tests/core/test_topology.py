@@ -169,6 +169,33 @@ def test_a_topic_of_tuples_may_state_its_partitions() -> None:
     assert topology.model_dump()["bolts"]["count"]["emits"][1] == {"topic": "counts", "partitions": 3}
 
 
+@pytest.mark.parametrize("name", ["acker", "registry", "console", "traces"])
+@pytest.mark.parametrize(("kind", "table"), [("spouts", "[spouts.lines]"), ("bolts", "[bolts.store]")])
+def test_a_component_cannot_have_the_consumer_group_of_a_part_of_the_topology(
+    kind: str, table: str, name: str
+) -> None:
+    text = GOOD.replace(table, f"[{kind}.{name}]")
+    line = 1 + text.splitlines().index(f"[{kind}.{name}]")
+    assert error_of(text) == (
+        f"t.toml, line {line}: {kind}.{name}: the topology itself uses the name wordcount.{name}; use another"
+        " one"
+    )
+
+
+@pytest.mark.parametrize("name", ["topology", "dead-letter"])
+def test_a_spout_cannot_have_a_name_whose_rights_cover_transactions_of_others(name: str) -> None:
+    assert f"uses the name wordcount.{name}" in error_of(GOOD.replace("[spouts.lines]", f"[spouts.{name}]"))
+    parse_topology(GOOD.replace("[bolts.store]", f"[bolts.{name}]"))
+
+
+@pytest.mark.parametrize("own", ["ack", "ack-init", "topology", "dead-letter", "stats", "spout-0", "state-s"])
+def test_no_component_reads_or_emits_a_topic_of_the_topology_itself(own: str) -> None:
+    """A bolt may read only what is emitted, so its input topics are among these."""
+    topic = f'"wordcount.{own}"'
+    for changed in (GOOD.replace('"lines"', topic), GOOD.replace('"counts"', topic)):
+        assert f"topic 'wordcount.{own}' is one of the topology's own topics; rename one" in error_of(changed)
+
+
 def test_two_spouts_cannot_read_one_topic() -> None:
     sentence = error_of(GOOD + '[spouts.more]\ntopics = ["lines"]\n')
     assert "line 15: spouts.more.topics: topic 'lines' is already read by a spout" in sentence

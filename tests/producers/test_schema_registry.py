@@ -43,11 +43,15 @@ class RegisteredCount:
 
 
 class Registry:
-    """A server with the few requests of the protocol that serializers need; ``fault`` is sent to all."""
+    """A server with the few requests of the protocol that serializers need; ``fault`` is sent to all.
+
+    ``refused`` has the answers to lookups of some ids and GUIDs.
+    """
 
     def __init__(self) -> None:
         self.schemas: list[dict[str, str]] = []
         self.fault: tuple[int, bytes] | None = None
+        self.refused: dict[int | str, tuple[int, bytes]] = {}
         self.requests = 0
         self._port = socket.socket()
         registry = self
@@ -56,7 +60,11 @@ class Registry:
             def do_GET(self) -> None:
                 found = self.path.partition("?")[0].removeprefix("/schemas/ids/")
                 known = found.isdigit() and 0 < int(found) <= len(registry.schemas)
-                if known:
+                name = found.rpartition("/")[2]
+                refused = registry.refused.get(int(name) if name.isdigit() else name)
+                if refused is not None:
+                    self.answer_raw(*refused)
+                elif known:
                     self.answer(200, registry.schemas[int(found) - 1])
                 else:
                     self.answer(404, {"error_code": 40403, "message": "Schema not found"})
@@ -71,7 +79,9 @@ class Registry:
 
             def answer(self, status: int, body: object) -> None:
                 registry.requests += 1
-                status, raw = registry.fault or (status, json.dumps(body).encode())
+                self.answer_raw(*(registry.fault or (status, json.dumps(body).encode())))
+
+            def answer_raw(self, status: int, raw: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", JSON_TYPE)
                 self.send_header("Content-Length", str(len(raw)))
@@ -165,6 +175,9 @@ def test_avro_is_read_by_the_schema_it_was_written_with_and_damage_is_rejected(k
         (503, b"{}"),
         (500, b""),
         (401, b"{}"),
+        (401, b'{"error_code": 40101, "message": "no"}'),
+        (408, b'{"error_code": 408, "message": "late"}'),
+        (429, b'{"error_code": 42901, "message": "busy"}'),
         (404, b"<html>"),
         (200, b"<html>"),
         (200, b"{}"),
@@ -200,6 +213,58 @@ def test_a_tuple_whose_schema_the_registry_lacks_fails_and_is_not_rejected(regis
     assert double.rejected == set()
     assert double.failed[0].startswith("UnknownSchema: ")
     assert double.acked == {1}
+
+
+REFUSALS = {
+    "an unknown id": (404, 40403),
+    "an id above 2^31 - 1, which is no id": (404, 404),
+    "a subject that this user may not read": (403, 40301),
+    "an id that cannot be processed": (422, 42201),
+    "an id that is malformed": (400, 400),
+}
+
+
+@READERS
+@pytest.mark.parametrize(("status", "code"), REFUSALS.values(), ids=REFUSALS)
+def test_a_lookup_that_the_registry_refuses_fails_that_tuple_only(
+    status: int, code: int, kind, registry: Registry
+):
+    (value,) = written(registry, b"a")
+    registry.refused = {2**32 - 1: (status, json.dumps({"error_code": code, "message": "no"}).encode())}
+    double = BoltDouble(kind(), settings=registry.settings)
+    double.give(b"\0\xff\xff\xff\xff" + value[5:], value)
+    assert set(double.failed) == {0}
+    assert double.failed[0].startswith("UnknownSchema: ")
+    assert (double.acked, double.rejected) == ({1}, set())
+
+
+@pytest.mark.parametrize("body", [b'{"error_code": 404, "message": "HTTP 404 Not Found"}', b"Not Found"])
+def test_a_schema_guid_that_the_registry_cannot_look_up_fails_that_tuple_only(
+    body: bytes, registry: Registry
+):
+    """A registry that is older than GUIDs does not even know the path."""
+    (value,) = written(registry, b"a")
+    assert value is not None
+    registry.refused = {"00010203-0405-0607-0809-0a0b0c0d0e0f": (404, body)}
+    double = BoltDouble(Read(), settings=registry.settings)
+    double.give(value[5:] + b"." * 6, headers=[("__value_schema_id", b"\x01" + bytes(range(16)))])
+    double.give(value)
+    assert set(double.failed) == {0}
+    assert double.failed[0].startswith("UnknownSchema: ")
+    assert (double.acked, double.rejected) == ({1}, set())
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_schema_that_a_setting_names_stops_the_worker_if_the_registry_refuses_it(
+    status: int, registry: Registry
+):
+    """Every tuple would fail by it: this is a mistake of whoever set it."""
+    registry.refused = {7: (status, json.dumps({"error_code": status, "message": "no"}).encode())}
+    serde = Avro(conf={"use.schema.id": 7, "auto.register.schemas": False})
+    double = BoltDouble(type("B", (Write,), {"emits_as": serde})(), settings=registry.settings)
+    with pytest.raises(RegistryUnavailable):
+        double.give(b"a")
+    assert (double.failed, double.acked) == ({}, set())
 
 
 @pytest.mark.parametrize("base", [BasicBolt, AsyncBolt])

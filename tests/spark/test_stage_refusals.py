@@ -180,3 +180,56 @@ def test_a_refusal_ends_the_query_and_nothing_is_written_or_committed(
     assert not tester.tuples
     assert not tester.inits
     assert tester.committed() == [0, 0]
+
+
+FILTERED: list[Callable[[DataFrame], DataFrame]] = [
+    lambda rows: rows.where("offset % 2 = 0"),
+    lambda rows: rows.where("offset % 2 = 0").select("value", "anchors"),
+    lambda rows: rows.withColumn("n", f.explode(f.array(f.lit(1), f.lit(2)))),
+]
+
+
+@pytest.mark.parametrize("before", FILTERED, ids=["filtered", "filtered and selected", "exploded"])
+def test_a_stage_refuses_a_part_of_its_batch(
+    shared: StageTester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Else another stage may be given the other part, which the records of this one would prove written."""
+    with pytest.raises(ShuffledBeforeStage, match="do that in the transform"):
+        stage(shared, same)(before(batch.withColumn("offset", f.lit(1))), 0)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [(1, 0), pytest.param((0, 1), marks=pytest.mark.slow)],
+    ids=["in the other order", "as they were made"],
+)
+def test_a_second_stage_ends_the_query_and_its_offsets_are_not_committed(
+    tester: StageTester, order: tuple[int, int]
+) -> None:
+    tester.send([f"{n} x" for n in range(60)])
+    a, b = f"{tester.name}.a", f"{tester.name}.b"
+    stages = [stage(tester, lambda rows, topic=topic: {topic: same(rows)}) for topic in (a, b)]
+
+    def write(rows: DataFrame, number: int) -> None:
+        for each in order:
+            stages[each](rows, number)
+
+    rows = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in")).load()
+    writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+    tester.query = writer.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
+    with pytest.raises(Exception, match="a batch has exactly one"):
+        tester.query.awaitTermination(DEADLINE_S)
+    written = 60 if order == (1, 0) else 0
+    while len(tester.inits) < written or len(tester.tuples) < written:
+        tester.read()
+    tester.read()
+    assert len(tester.inits) == len(tester.tuples) == written
+    assert {topic for topic, _, _ in tester.tuples} <= {"b"}
+    assert tester.committed() == [0, 0]
+    tester.inits.clear()  # the corrected program writes the batch again, whole
+    tester.values.clear()
+    tester.start(lambda rows: {a: same(rows), b: same(rows)})
+    tester.until_the_end()
+    assert {(topic, value) for topic, value, _ in tester.tuples} == {
+        (topic, f"{n} x".encode()) for topic in "ab" for n in range(60)
+    }

@@ -106,7 +106,7 @@ class NotDeserializable(Reject):
 
 
 class UnknownSchema(AcktreeError):
-    """The schema registry lacks a value's schema: the tuple fails, and its record is emitted again."""
+    """The schema registry lacks or refuses a value's schema: the tuple fails, its record is emitted again."""
 
 
 class RegistryUnavailable(AcktreeError):

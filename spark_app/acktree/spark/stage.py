@@ -26,9 +26,17 @@ from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.core.topology.registry import Registry
 from acktree.core.user_code import described
 from acktree.producers.spouts.driver.spout_options import BadOption
+from acktree.spark.driver.one_stage import SecondStage, take_place
 from acktree.spark.driver.timeout_resets import Resets, read_tasks_of, resetting
 from acktree.spark.driver.writers import writers
-from acktree.spark.runtime.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
+from acktree.spark.runtime.plan_shape import (
+    is_narrow,
+    is_straight,
+    operators_before,
+    rdds_before,
+    scans_before,
+    tasks_of,
+)
 from acktree.spark.runtime.short_errors import with_short_errors
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
@@ -70,7 +78,7 @@ class BadTransform(AcktreeError):
 
 
 class ShuffledBeforeStage(AcktreeError):
-    """Rows reached the stage through a shuffle, union or state: their source records are unknown."""
+    """Rows reached the stage through a filter, shuffle, union or state: their source records are unknown."""
 
 
 class Stage:
@@ -95,6 +103,7 @@ class Stage:
         self._is_plan_checked = False
         self._known_limits: tuple[tuple[str, ...], StageLimits] = ((), StageLimits())
         self._emits()
+        self._place = take_place(options_.bootstrap, options_.group)
 
     @with_short_errors
     def __call__(self, batch: DataFrame, batch_id: int) -> int:
@@ -102,13 +111,24 @@ class Stage:
 
         Raises:
             ShuffledBeforeStage: the batch is not what the source has read.
+            SecondStage: the batch has another stage, or was given to this one before.
             BadTransform, BadColumn: the transform returned something that cannot be sent.
         """
         # Life of a record, step 4.
+        self._place.check_alone()
         self._check_plan(batch)
+        context = batch.sparkSession.sparkContext
+        name = BatchName(context.getLocalProperty(QUERY_ID) or "", batch_id)
+        try:
+            with self._place.writing((name, context.applicationId, scans_before(batch))):
+                return self._write(batch, name)
+        except SecondStage:
+            self._remove_commits(batch, name)
+            raise
+
+    def _write(self, batch: DataFrame, name: BatchName) -> int:
         self._registry.refresh()
         history, options = self._registry.history, self.options
-        name = BatchName(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "", batch_id)
         plan = StagePlan(
             options.bootstrap,
             options.kafka,
@@ -151,7 +171,19 @@ class Stage:
         with resetting(self._reset_every_s if plan.bolt else 0.0, Resets(batch, plan, is_written).send):
             return _write_whole(rows, plan, topic, in_transaction)
 
+    def _remove_commits(self, batch: DataFrame, name: BatchName) -> None:
+        """Remove a batch's commit records: another stage has to write it, and would take it for written."""
+        tasks = [commit_of_task(name, task.name) for task in read_tasks_of(batch)]
+        with clear_errors(self.options.bootstrap):
+            for record in (*tasks, commit_of_batch(name, self._source_topic())):
+                self._batch_commits.remove(record)
+
     def _check_plan(self, batch: DataFrame) -> None:
+        if hiding := operators_before(batch):
+            raise ShuffledBeforeStage(
+                "rows were dropped or multiplied between the batch and the stage "
+                f"({', '.join(dict.fromkeys(hiding))}); do that in the transform that is given to the stage"
+            )
         if not self._is_plan_checked and not is_straight(kinds := rdds_before(batch)):
             raise ShuffledBeforeStage(
                 "rows were shuffled, unioned, aggregated or kept as state between the source and the stage "

@@ -1,7 +1,7 @@
 """Reads and writes Avro, Protobuf and JSON Schema with a Schema Registry: extra ``registry``.
 
-Invariant: an error inside the registry's client is the registry's fault, never the value's: a worker must not
-reject records because a registry is away, answers nonsense, or does not know a schema yet.
+Invariant: an error inside the registry's client never rejects a value: the registry is away or answers
+nonsense, which stops the worker, or it refuses what one value asks for, which fails that tuple alone.
 """
 
 import json
@@ -37,6 +37,10 @@ _MALFORMED = ("DecodeError", "SerializationError")
 _MALFORMED_KINDS = (EOFError, LookupError, OverflowError, struct.error)
 """What readers of Avro raise for bytes that a schema does not fit, beside ValueError."""
 _NOT_FOUND = range(40400, 40500)
+_OF_VALUES = ("get_schema", "get_schema_by_guid", "get_version")
+"""What a reader asks for because a value, or its schema, names it."""
+_UNANSWERED = (401, 408, 429)
+"""Statuses below 500 that tell of the registry or of this user, whatever was asked for."""
 
 
 class Registered(Serde):
@@ -57,7 +61,7 @@ class Registered(Serde):
 
     def deserializer(self, settings: Settings) -> Deserialize:
         """Return what reads values. Raises MissingExtra, RefusedSetting."""
-        made, context = self._make(self.make_deserializer, settings)
+        made, context = self._make(self.make_deserializer, registry_client(settings))
         typed = self._typed
 
         def deserialize(value: bytes, topic: str, headers: Headers) -> Any:
@@ -68,7 +72,7 @@ class Registered(Serde):
 
     def serializer(self, settings: Settings) -> Serialize:
         """Return what writes values. Raises MissingExtra, RefusedSetting."""
-        made, context = self._make(self.make_serializer, settings)
+        made, context = self._make(self.make_serializer, registry_client(settings, is_reader=False))
         typed = self._typed
 
         def serialize(payload: Any, topic: str) -> bytes:
@@ -80,9 +84,8 @@ class Registered(Serde):
         return serialize
 
     def _make(
-        self, make: Callable[[Any, dict[str, Any]], Callable[..., Any]], settings: Settings
+        self, make: Callable[[Any, dict[str, Any]], Callable[..., Any]], client: "GuardedClient"
     ) -> tuple[Callable[..., Any], Callable[[str, Headers], Any]]:
-        client = registry_client(settings)
         try:
             from confluent_kafka.schema_registry import topic_subject_name_strategy
             from confluent_kafka.serialization import MessageField, SerializationContext
@@ -170,11 +173,11 @@ def _as_callable(made: Any) -> Callable[..., Any]:
 class GuardedClient:
     """A registry's client whose every error is a RegistryUnavailable or an UnknownSchema.
 
-    Only the refusal of a schema, as incompatible or invalid, is raised as it is.
+    Only the refusal of a schema to write by, as incompatible or invalid, is raised as it is.
     """
 
-    def __init__(self, client: Any, url: str) -> None:
-        self._client, self._url = client, url
+    def __init__(self, client: Any, url: str, is_reader: bool) -> None:
+        self._client, self._url, self._is_reader = client, url, is_reader
         self._usable: set[str] = set()
         """Schemas that were looked at."""
 
@@ -192,12 +195,14 @@ class GuardedClient:
                 raise
             except Exception as error:
                 status, code = getattr(error, "http_status_code", None), getattr(error, "error_code", None)
+                if (self._is_reader and _refuses_value(ask.__name__, status, code)) or (
+                    status == 404 and code in _NOT_FOUND
+                ):
+                    raise UnknownSchema(
+                        f"the schema registry at {self._url} does not return the schema: {error}"
+                    ) from error
                 if status in _REFUSED_SCHEMA:
                     raise
-                if status == 404 and code in _NOT_FOUND:
-                    raise UnknownSchema(
-                        f"the schema registry at {self._url} does not have the schema: {error}"
-                    ) from error
                 raise RegistryUnavailable(
                     f"the schema registry at {self._url} does not answer: {_kind_of(error)}"
                 ) from error
@@ -234,12 +239,29 @@ class GuardedClient:
                 ) from error
 
 
+def _refuses_value(request: str, status: Any, code: Any) -> bool:
+    """Return whether the registry refuses what one value asks for, and answers other values.
+
+    A proxy in its place has no code; but a registry may lack the path of GUIDs, and anybody can send one.
+
+    >>> _refuses_value("get_schema", 404, 40403), _refuses_value("get_schema", 404, -1)
+    (True, False)
+    """
+    if request not in _OF_VALUES or not isinstance(status, int):
+        return False
+    if request == "get_schema_by_guid" and status == 404:
+        return True
+    return 400 <= status < 500 and status not in _UNANSWERED and isinstance(code, int) and code > 0
+
+
 def _kind_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def registry_client(settings: Settings) -> GuardedClient:
+def registry_client(settings: Settings, *, is_reader: bool = True) -> GuardedClient:
     """Return a client of the registry that the client settings ``schema.registry.*`` name.
+
+    What a writer asks for comes from its settings: refusing it concerns every value.
 
     Raises:
         MissingExtra: the extra ``registry`` is not installed.
@@ -268,7 +290,7 @@ def registry_client(settings: Settings) -> GuardedClient:
         for part in map(str.strip, url.split(",")):
             text = text.replace(part.rstrip("/"), _without_user(part.rstrip("/")))
         raise RefusedSetting(f"{REGISTRY_PREFIX}*: {text}") from None  # the error has the password of the URL
-    return GuardedClient(client, _without_user(url))
+    return GuardedClient(client, _without_user(url), is_reader)
 
 
 def _without_user(url: str) -> str:

@@ -25,6 +25,10 @@ DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_RETENTION_S = 21_600.0
 ORPHAN_TIMEOUTS = 10
 MAX_BLOCK = 10_000
+OWN_GROUPS = frozenset(("acker", "registry", "console", "traces"))
+"""Names, behind the topology's, of the groups of its ackers, of its readers and of the export of traces."""
+OWN_WRITERS = frozenset(("topology", "dead-letter"))
+"""Begin transactional ids, of what publishes and of what corrects dead letters, as a spout's name does."""
 
 
 class _Table(BaseModel):
@@ -177,6 +181,14 @@ class Topology(_Table):
             )
         if both := set(self.spouts) & set(self.bolts):
             raise _Mistake(("bolts", min(both)), "is also the name of a spout; use another one")
+        for kind, names, own in (
+            ("spouts", self.spouts, OWN_GROUPS | OWN_WRITERS),
+            ("bolts", self.bolts, OWN_GROUPS),
+        ):
+            for name in names:
+                if name in own:
+                    used = f"the topology itself uses the name {self.group_of(name)}; use another one"
+                    raise _Mistake((kind, name), used)
         owner: dict[str, str] = {}
         for spout, table in self.spouts.items():
             if table.block > 1 and not table.topics:
@@ -220,7 +232,8 @@ class Topology(_Table):
                 ("spouts", owner[sources[0]], "topics"),
                 f"{sources[0]!r} is also emitted by this topology: read it with a bolt, or rename one",
             )
-        reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
+        control = {self.ack_init_topic, self.ack_topic, self.registry_topic}
+        reserved = {*control, self.dead_letter_topic, self.stats_topic}
         for topic in (*owner, *emitted):
             if topic in reserved or topic.startswith((f"{self.name}.spout-", f"{self.name}.state-")):
                 raise _Mistake(("name",), f"topic {topic!r} is one of the topology's own topics; rename one")

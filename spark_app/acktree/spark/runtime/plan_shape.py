@@ -4,6 +4,7 @@ Invariant: only a plan made of operators known to be narrow, each with one input
 plan, and any operator not known here, does not.
 """
 
+import re
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,6 +12,8 @@ from pyspark.sql import DataFrame
 NARROW = frozenset(
     {"Project", "Filter", "Generate", "MapInArrow", "MapInPandas", "ArrowEvalPython", "BatchEvalPython"}
 )
+HIDING = frozenset({"Filter", "Generate", "MapInArrow", "MapInPandas"})
+"""Those of them that drop or multiply rows."""
 SCAN = "LogicalRDD"
 STRAIGHT_RDDS = frozenset({"SQLExecutionRDD", "MapPartitionsRDD", "DataSourceRDD", "PythonRDD"})
 
@@ -38,10 +41,29 @@ def _scanned(rows: DataFrame) -> Any:
     return node.rdd() if node.nodeName() == SCAN else None
 
 
+def operators_before(batch: DataFrame) -> list[str]:
+    """Return what drops or multiplies rows between ``foreachBatch``, which gives a scan, and the stage."""
+    node: Any = batch._jdf.queryExecution().analyzed()
+    found = []
+    while not (below := node.children()).isEmpty():
+        found.append(node.nodeName())
+        node = below.head()
+    return [name for name in found if name in HIDING]
+
+
 def rdds_before(batch: DataFrame) -> list[str]:
     """Return the kinds of RDD that a batch given to ``foreachBatch`` is made of, the last one first."""
-    lines = batch._jdf.queryExecution().toRdd().toDebugString().splitlines()
+    lines = _lineage(batch).splitlines()
     return [line.lstrip(" |+-").partition("[")[0].rpartition(" ")[2] for line in lines]
+
+
+def scans_before(batch: DataFrame) -> tuple[str, ...]:
+    """Return the numbers, unique in an application, of the source's scans that a batch is made of."""
+    return tuple(re.findall(r"\bDataSourceRDD\[(\d+)\]", _lineage(batch)))
+
+
+def _lineage(batch: DataFrame) -> str:
+    return str(batch._jdf.queryExecution().toRdd().toDebugString())
 
 
 def is_straight(rdds: list[str]) -> bool:

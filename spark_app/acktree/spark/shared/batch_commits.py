@@ -138,6 +138,14 @@ class BatchCommits:
         """Commit a record. Raises what ``commit_offsets`` raises."""
         commit_offsets(self.consumer, [record], self.group, self.bootstrap)
 
+    def remove(self, record: TopicPartition) -> None:
+        """Replace a record, if it is the newest of its partition, by one that names nothing.
+
+        Raises what ``is_set`` and ``set`` raise.
+        """
+        if self.is_set(record):
+            self.set(TopicPartition(record.topic, record.partition, record.offset))
+
 
 _kept: PerProcess[BatchCommits] = PerProcess()
 

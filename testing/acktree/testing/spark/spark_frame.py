@@ -34,6 +34,9 @@ class Context:
     properties: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     defaultParallelism: int = PARALLELISM
+    applicationId: str = "simulated"
+    scans: int = 0
+    """How many there were."""
 
     def getLocalProperty(self, key: str) -> str | None:
         """See SparkContext, as all below."""
@@ -101,7 +104,8 @@ class SimulatedFrame(DataFrame):
         columns: Sequence[str],
     ) -> "SimulatedFrame":
         """Return the rows of a source; its partitions go to the tasks as Spark sends them, pickled."""
-        scan = Scan([pickle.dumps(partition) for partition in partitions])
+        context.scans += 1
+        scan = Scan([pickle.dumps(partition) for partition in partitions], context.scans)
 
         def body(pickled: bytes) -> TaskBody:
             return TaskBody(lambda: read(pickle.loads(pickled)), _as_they_are)
@@ -192,6 +196,7 @@ class Scan:
     """The scan of a source: the reads of its tasks, pickled."""
 
     pickled: list[bytes]
+    number: int
 
 
 @dataclass
@@ -203,8 +208,14 @@ class _Jvm:
     def queryExecution(self) -> "_Jvm":
         return self
 
+    def analyzed(self) -> "_Jvm":
+        return self
+
     def optimizedPlan(self) -> "_Jvm":
         return self
+
+    def children(self) -> Any:
+        return SimpleNamespace(isEmpty=lambda: True)
 
     def nodeName(self) -> str:
         return "LogicalRDD" if self.scan is not None else "Union"
@@ -222,7 +233,8 @@ class _Jvm:
         return len(self.scan.pickled) if self.scan is not None else 0
 
     def toDebugString(self) -> str:
-        return "(1) MapPartitionsRDD[1] at x\n |  DataSourceRDD[0] at x"
+        number = self.scan.number if self.scan is not None else 0
+        return f"(1) MapPartitionsRDD[0] at x\n |  DataSourceRDD[{number}] at x"
 
     def getClass(self) -> Any:
         return SimpleNamespace(getSimpleName=lambda: "DataSourceRDD")
