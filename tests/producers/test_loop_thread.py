@@ -1,4 +1,4 @@
-"""The event loop of an AsyncBolt and its thread: what they leave when the loop ends, or its process is killed."""
+"""The event loop of an AsyncBolt: what it leaves when it ends, or when its process is killed."""
 
 import asyncio
 import gc

@@ -49,14 +49,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         kernel.current.process.at_death.append(self._drop_tasks)
 
     def _drop_tasks(self) -> None:
-        """End the coroutines that the process has not begun: Python warns of those, and a death is no mistake."""
+        """Close the coroutines that a killed process has not begun: Python would warn of them."""
         for task in asyncio.all_tasks(self):
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
 
     def __del__(self) -> None:
-        """Do not warn of a loop that nobody closed, either: it holds no socket."""
+        """Do not warn of a loop that was never closed: it holds no socket."""
 
     def time(self) -> float:
         """Return virtual time."""

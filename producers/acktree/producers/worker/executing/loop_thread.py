@@ -59,7 +59,7 @@ class LoopThread:
                 work.close()  # the loop ended before it began
 
     def wait_for_last(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run a coroutine as ``wait`` does, and what is left of it in this thread if that of the loop ends."""
+        """Run a coroutine as ``wait`` does; if the loop ends, this thread runs what is left of it."""
         future = self.begin(work)
         try:
             self.check()
