@@ -209,8 +209,12 @@ def _in_docker(running: ExitStack) -> str | None:
     except (DockerException, OSError):
         if "ACKTREE_TEST_KAFKA_IMAGE" in os.environ:
             raise  # it was asked for by name: nothing else will do
-        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-            gc.collect()  # Docker's client leaves its sockets open
+        is_running = False
+    else:
+        is_running = True
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # Docker's client leaves sockets open where no engine answers
+    if not is_running:
         return None
     _await_serving(address)
     return address

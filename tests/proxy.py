@@ -40,7 +40,11 @@ class Proxy:
             with suppress(OSError):
                 while True:
                     client, _ = listening.accept()
-                    broker = socket.create_connection(self._broker)
+                    try:
+                        broker = socket.create_connection(self._broker)
+                    except OSError:
+                        client.close()
+                        raise
                     self._open |= {client, broker}
                     self._start(client, broker, is_answer=False)
                     self._start(broker, client, is_answer=True)

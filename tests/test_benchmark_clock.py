@@ -64,6 +64,7 @@ def test_the_last_sample_of_a_process_is_kept_after_its_end():
         assert clock().cpu_s >= of_both_s
         parent.communicate()
         assert clock().cpu_s >= of_both_s
+        parent.stdout.close()
 
 
 def test_one_process_and_its_children_may_be_excluded():
@@ -74,4 +75,5 @@ def test_one_process_and_its_children_may_be_excluded():
         rest_s, all_s = rest().cpu_s, everything().cpu_s
     child.kill()
     child.wait()
+    child.stdout.close()
     assert all_s - rest_s >= 0.4

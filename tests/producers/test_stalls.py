@@ -173,7 +173,8 @@ def test_a_stuck_worker_fails_its_liveness_and_its_metrics_name_the_record(clust
             with urllib.request.urlopen(served.url.replace("/metrics", path), timeout=ANSWER_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            with error:
+                return error.code, error.read().decode()
 
     status, body = ask("/health")
     assert (status, json.loads(body)["alive"]) == (200, True)

@@ -55,8 +55,7 @@ class LoopThread:
         try:
             return self.result(self.begin(work))
         finally:
-            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-                work.close()  # the loop ended before it began
+            _close_unless_begun(work)
 
     def wait_for_last(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Run a coroutine as ``wait`` does; if the loop ends, this thread runs what is left of it."""
@@ -66,6 +65,7 @@ class LoopThread:
             return self.result(future)
         except BaseException:
             if self.ended_by is None or future.done():
+                _close_unless_begun(work)
                 raise
         self._join()
         return self._loop.run_until_complete(asyncio.wrap_future(future, loop=self._loop))
@@ -103,6 +103,12 @@ class LoopThread:
         self._thread.join()
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
+
+
+def _close_unless_begun(work: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine that nobody will run any more."""
+    if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        work.close()
 
 
 async def _cancel_all() -> None:
