@@ -81,6 +81,8 @@ class TaskLedger:
     sources: dict[int, SourceSlot]
     slots: dict[int, PartitionLedger]
     message_timeout_s: float
+    left: set[int] = field(default_factory=set)
+    """Slots that the newest version does not read: what was emitted of them is finished."""
     counters: Counter[str] = field(default_factory=Counter)
     breaker: Breaker = field(default_factory=Breaker)
     """That of the spout, which all its tasks share."""

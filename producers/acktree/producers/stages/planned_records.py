@@ -1,14 +1,17 @@
 """The records that a stage has planned and not written: each waits, or is in the hands of its code.
 
 Invariant: an offset is in the hands of the code once at a time. One that is planned again while it is there
-waits until that has ended, and only its newest root counts as written.
+waits until that has ended, and only its newest root counts as written. A record keeps the anchor that it was
+planned with: one whose offset has a newer plan is not executed, because the log may hold another one there.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from acktree.producers.stages.source_reader import size_of
 from acktree.producers.tuples import Hand, Place, Record, place_of
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import ANCHOR, read_headers
@@ -27,10 +30,12 @@ class PlannedRecords:
     """The records and their anchors; also the intake of the execution that takes them."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Offset, Record]] = deque()
+        self._waiting: deque[_Planned] = deque()
         self._anchors: dict[Offset, bytes] = {}
         """Of the newest plan of each record that is not written."""
-        self._taken: set[Offset] = set()
+        self._taken: dict[Offset, _Planned] = {}
+        self.held_bytes = 0
+        """The size of the records that wait or are taken."""
         self.hands: dict[Place, Hand] = {}
         self.has_seen_traces = False
 
@@ -39,47 +44,54 @@ class PlannedRecords:
         return len(self._waiting)
 
     def add(
-        self, version: int, roots: IdArray, records: Sequence[Record]
+        self, version: int, roots: IdArray, records: Sequence[Record], *, is_first: bool = False
     ) -> list[tuple[Record, MalformedRecord]]:
         """Add records planned under a version of the topology, each with its root.
 
-        Return those whose headers cannot be read, and why: they do not wait for the code, but have to fail.
+        ``is_first``: they go in front of those that wait. Return those whose headers cannot be read, and why:
+        they do not wait for the code, but have to fail.
         """
         rows = np.zeros(len(records), ANCHOR)
         rows["version"], rows["root"] = version, roots
         packed = rows.tobytes()
         unreadable: list[tuple[Record, MalformedRecord]] = []
+        added: list[_Planned] = []
         for number, record in enumerate(records):
             offset, at = _offset_of(record), number * ANCHOR_BYTES
-            self._anchors[offset] = packed[at : at + ANCHOR_BYTES]
+            anchor = self._anchors[offset] = packed[at : at + ANCHOR_BYTES]
             try:
                 headers = read_headers(record)
             except MalformedRecord as error:
                 unreadable.append((record, error))
                 continue
             self.has_seen_traces = self.has_seen_traces or has_context(headers)
-            self._waiting.append((offset, record))
+            added.append(_Planned(offset, record, anchor))
+        self.held_bytes += sum(size_of(each.record) for each in added)
+        if is_first:
+            self._waiting.extendleft(reversed(added))
+        else:
+            self._waiting.extend(added)
         return unreadable
 
     def take(self, limit: int) -> list[Record]:
         """Return up to ``limit`` records that the code does not have, the earliest first."""
         taken: list[Record] = []
-        left: list[tuple[Offset, Record]] = []
+        left: list[_Planned] = []
         while self._waiting and len(taken) < limit:
-            offset, record = self._waiting.popleft()
-            if offset in self._taken:
-                left.append((offset, record))
-            elif offset in self._anchors:
-                self._taken.add(offset)
-                taken.append(record)
+            planned = self._waiting.popleft()
+            if self._anchors.get(planned.offset) != planned.anchor:
+                self.held_bytes -= size_of(planned.record)
+            elif planned.offset in self._taken:
+                left.append(planned)
+            else:
+                self._taken[planned.offset] = planned
+                taken.append(planned.record)
         self._waiting.extendleft(reversed(left))
         return taken
 
     def put_back(self, records: Sequence[Record]) -> None:
         """Let records wait that were taken and are not executed."""
-        offsets = [*map(_offset_of, records)]
-        self._taken.difference_update(offsets)
-        self._waiting.extendleft(reversed([*zip(offsets, records, strict=True)]))
+        self._waiting.extendleft(self._taken.pop(_offset_of(record)) for record in reversed(records))
 
     def hand(self, topic: str, partition: int) -> Hand:
         """Return the tuples of one partition that are in hand."""
@@ -87,11 +99,13 @@ class PlannedRecords:
 
     def single_anchors(self, records: Sequence[Record]) -> list[bytes]:
         """Return the anchor of each record, as ``Intake`` does of tuples."""
-        return [self._anchors[_offset_of(record)] for record in records]
+        return [self._taken[_offset_of(record)].anchor for record in records]
 
     def anchors_of(self, record: Record) -> bytes:
-        """Return the anchor of a record."""
-        return self._anchors[_offset_of(record)]
+        """Return the anchor of a record that is taken, or that was just added."""
+        offset = _offset_of(record)
+        taken = self._taken.get(offset)
+        return self._anchors[offset] if taken is None else taken.anchor
 
     def finish(self, roots: IdArray, place_of_slot: Callable[[int], Place | None]) -> dict[int, list[int]]:
         """Take what is written or has failed away; return by slot the offsets whose newest root it is."""
@@ -101,7 +115,8 @@ class PlannedRecords:
             if (place := place_of_slot(slot)) is None:
                 continue
             offset = *place, at
-            self._taken.discard(offset)
+            if (taken := self._taken.pop(offset, None)) is not None:
+                self.held_bytes -= size_of(taken.record)
             known = self._anchors.get(offset)
             if known is not None and int.from_bytes(known[ROOT_IN_ANCHOR], "little") == root:
                 del self._anchors[offset]
@@ -114,7 +129,15 @@ class PlannedRecords:
         for offset in [each for each in self._anchors if each[:2] in rewound]:
             if not is_planned(offset[:2], offset[2]):
                 del self._anchors[offset]
-        self._waiting = deque(each for each in self._waiting if each[0] in self._anchors)
+        gone = [each for each in self._waiting if each.offset not in self._anchors]
+        self.held_bytes -= sum(size_of(each.record) for each in gone)
+        self._waiting = deque(each for each in self._waiting if each.offset in self._anchors)
+
+
+class _Planned(NamedTuple):
+    offset: Offset
+    record: Record
+    anchor: bytes
 
 
 def _offset_of(record: Record) -> Offset:

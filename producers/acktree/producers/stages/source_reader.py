@@ -1,165 +1,180 @@
 """Reads source partitions ahead of the plan: a plan may only go as far as records have been fetched.
 
-Invariant: an offset below a partition's end either has its record here, or was read past, which proves that
-it holds none. A partition whose position moves is assigned again, so nothing that was fetched before counts.
+Invariant: of an offset below a partition's end is known what it holds: its record is here, or it is in
+``removed`` or ``damaged``, or it holds none. A partition whose position moves is begun again, so nothing
+that was fetched before counts.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Message
 from pyroaring import BitMap64
 
-from acktree.core.kafka.clients import consume_ready, make_consumer
-from acktree.core.kafka.errors import as_clear_error
-from acktree.core.kafka.settings import Settings, consumer_settings
-from acktree.producers.spouts.driver.sources.log_bounds import log_lost
+from acktree.core.kafka.log_reader import Found, LogReader, Stretch
+from acktree.core.kafka.settings import Settings
 from acktree.producers.tuples import Place, Record
 
 MAX_RECORDS = 5_000
 """At most this many are read at a time, and kept of a partition before it is paused."""
+MAX_BYTES = 32 << 20
+"""With this many bytes fetched and not taken by the code, only partitions without a record are read."""
+RECORD_BYTES = 500
+"""What a record takes besides its key and value."""
 MAX_QUEUED_KBYTES = 16_384
-"""What the client fetches ahead of a partition."""
+"""What the client fetches ahead."""
 
 
 class _Fetched:
-    """What was fetched of a partition: records in [next, end), and the proof that there are no others."""
+    """What was fetched of a partition: records in [next, end), and what else is known of its offsets."""
 
-    __slots__ = ("end", "is_paused", "next", "records", "removed")
+    __slots__ = ("damaged", "end", "next", "records", "removed", "size")
 
     def __init__(self, next_offset: int) -> None:
         self.records: deque[Record] = deque()
         self.next = self.end = next_offset
-        self.is_paused = False
         self.removed: deque[tuple[int, int]] = deque()
-        """What was skipped of it, as it was removed before it was fetched: first and following offsets."""
+        """What was removed before it was fetched: first and following offsets."""
+        self.damaged: deque[tuple[int, int]] = deque()
+        """What nobody can read, likewise."""
+        self.size = 0
+
+    def add(self, stretch: Stretch) -> None:
+        if stretch.found is Found.READ:
+            self.records.extend(cast(Record, message) for message in stretch.records)
+            self.size += sum(map(size_of, stretch.records))
+        else:
+            spans = self.removed if stretch.found is Found.REMOVED else self.damaged
+            spans.append((stretch.start, stretch.end))
+        self.end = stretch.end
+
+    def skip_to(self, offset: int) -> Iterator[Record]:
+        """Yield the records below an offset, and forget them."""
+        while self.records and (self.records[0].offset() or 0) < offset:
+            record = self.records.popleft()
+            self.size -= size_of(record)
+            yield record
+        self.next = offset
+        for spans in (self.removed, self.damaged):
+            while spans and spans[0][1] <= offset:
+                spans.popleft()
 
 
 class SourceReader:
     """The records of a spout's source partitions, in order, through one consumer outside of the group."""
 
-    max_records = MAX_RECORDS
+    max_records, max_bytes = MAX_RECORDS, MAX_BYTES
 
     def __init__(self, bootstrap: str, group: str, user: Settings) -> None:
         """Connect; nothing is read before ``follow``."""
-        settings = consumer_settings(
-            bootstrap,
-            group,
-            user,
-            auto_offset_reset="error",
-            enable_partition_eof=True,
-            queued_max_messages_kbytes=MAX_QUEUED_KBYTES,
-        )
-        self._consumer: Consumer = make_consumer(settings)
-        self._bootstrap = bootstrap
+        self._log = LogReader(bootstrap, group, user, queued_kbytes=MAX_QUEUED_KBYTES)
         self._fetched: dict[Place, _Fetched] = {}
-        self.out_of_range: set[Place] = set()
-        """Partitions whose log holds nothing at their position: it begins behind it, or ends before it."""
+        self.fallen: dict[Place, tuple[int, int]] = {}
+        """Where a log ended, and where reading was, of partitions that are not read before ``follow``."""
+        self._record_bytes = RECORD_BYTES
+        """The size of the largest record that was read last."""
 
     def follow(self, wanted: Mapping[Place, int]) -> None:
-        """Read these partitions and no others, each from its next offset on."""
+        """Read these partitions and no others, each from its next offset on; forget what had fallen."""
+        for place in self.fallen:
+            del self._fetched[place]
+        self.fallen.clear()
         gone = [place for place in self._fetched if place not in wanted]
-        moved = [place for place, at in wanted.items() if self._is_moved(place, at)]
-        leaving = [*gone, *(place for place in moved if place in self._fetched)]
-        if leaving:
-            self._resume(leaving)
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in leaving])
+        self._log.end(gone)
         for place in gone:
             del self._fetched[place]
+        moved = {place: at for place, at in wanted.items() if self._is_moved(place, at)}
         if moved:
-            self._consumer.incremental_assign([TopicPartition(*place, wanted[place]) for place in moved])
-        self._fetched |= {place: _Fetched(wanted[place]) for place in moved}
-        self.out_of_range -= set(leaving)
+            self._log.begin(moved)
+        self._fetched |= {place: _Fetched(at) for place, at in moved.items()}
 
     def _is_moved(self, place: Place, next_offset: int) -> bool:
-        """Return whether a partition has to be assigned; skip what is fetched before its next offset."""
+        """Return whether a partition has to be begun; skip what is fetched before its next offset."""
         fetched = self._fetched.get(place)
         if fetched is None or not fetched.next <= next_offset <= fetched.end:
             return True
-        while fetched.records and (fetched.records[0].offset() or 0) < next_offset:
-            fetched.records.popleft()
-        fetched.next = next_offset
+        deque(fetched.skip_to(next_offset), 0)
         return False
 
-    def skip_to(self, starts: Mapping[Place, int]) -> None:
-        """Count what retention has removed as read past, and log it, where a partition was out of range."""
-        for place in self.out_of_range & starts.keys():
-            fetched, start = self._fetched.get(place), starts[place]
-            if fetched is not None and fetched.end < start:
-                log_lost(place, start - fetched.end, fetched.end, start - 1, "read")
-                fetched.removed.append((fetched.end, start))
-                fetched.end = start
-            if fetched is not None:
-                self._consumer.incremental_unassign([TopicPartition(*place)])
-                self._consumer.incremental_assign([TopicPartition(*place, fetched.end)])
-        self.out_of_range.clear()
+    def read(self, wait_s: float, held_bytes: int) -> list[Stretch]:
+        """Take what has come, and wait for it if nothing has; return what cannot be read.
 
-    def read(self, wait_s: float) -> None:
-        """Take what has come; wait for a record if nothing has.
+        ``held_bytes`` is the size of the records that were taken and not executed yet.
 
         Raises:
             BrokerUnreachable, BrokerRefused, NotAuthorized: see their docstrings.
         """
-        for message in consume_ready(self._consumer, self.max_records, wait_s):
-            place = message.topic() or "", message.partition() or 0
-            fetched = self._fetched.get(place)
-            if (error := message.error()) is not None:
-                self._handle_error(place, fetched, error, message.offset() or 0)
-            elif fetched is not None and (message.offset() or 0) >= fetched.end:
-                fetched.records.append(cast(Record, message))
-                fetched.end = (message.offset() or 0) + 1
-        self._pause()
+        troubles = []
+        room = (self.max_bytes - held_bytes - self._size) // self._record_bytes
+        for stretch in self._log.read(min(self.max_records, max(1, room)), wait_s):
+            if stretch.found is Found.FELL:
+                self.fallen[stretch.place] = stretch.start, stretch.end
+            else:
+                self._fetched[stretch.place].add(stretch)
+            if stretch.records:
+                self._record_bytes = max(map(size_of, stretch.records))
+            if stretch.found is not Found.READ:
+                troubles.append(stretch)
+        self._pause(is_full=held_bytes + self._size >= self.max_bytes)
+        return troubles
 
-    def _handle_error(self, place: Place, fetched: _Fetched | None, error: KafkaError, offset: int) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:
-            if fetched is not None:
-                fetched.end = max(fetched.end, offset)
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self.out_of_range.add(place)
-        elif not error.retriable():
-            raise as_clear_error(error, self._bootstrap, f"{place[0]}/{place[1]}")
+    @property
+    def _size(self) -> int:
+        return sum(fetched.size for fetched in self._fetched.values())
 
-    def _pause(self) -> None:
-        """Pause what has too many records waiting, and resume what has few."""
+    def _pause(self, *, is_full: bool) -> None:
+        """Pause what has too much waiting, and resume what has little; read a record of each in any case."""
+        full, some = [], []
         for place, fetched in self._fetched.items():
-            if not fetched.is_paused and len(fetched.records) >= self.max_records:
-                self._consumer.pause([TopicPartition(*place)])
-                fetched.is_paused = True
-        few = self.max_records / 2
-        self._resume(place for place, fetched in self._fetched.items() if len(fetched.records) < few)
-
-    def _resume(self, places: Iterable[Place]) -> None:
-        """Resume those that are paused: the client keeps them paused when they are assigned again."""
-        for place in places:
-            if (fetched := self._fetched[place]).is_paused:
-                self._consumer.resume([TopicPartition(*place)])
-                fetched.is_paused = False
+            count = len(fetched.records)
+            if place in self.fallen:
+                continue
+            if count >= self.max_records or (is_full and count):
+                full.append(place)
+            elif count < self.max_records / 2:
+                some.append(place)
+        self._log.pause(full)
+        self._log.resume(some)
 
     def end(self, place: Place) -> int | None:
         """Return the offset behind the last one that is known of a partition, None for one not followed."""
         fetched = self._fetched.get(place)
         return None if fetched is None else fetched.end
 
-    def take(self, place: Place, start: int, end: int) -> Iterator[Record]:
-        """Yield the records of [start, end), which must have come; what is before is skipped."""
+    def gap(self, place: Place) -> int:
+        """Return how many offsets at the start of what is fetched are known to hold nothing."""
+        if (fetched := self._fetched.get(place)) is None:
+            return 0
+        following = [(fetched.records[0].offset() or 0) if fetched.records else fetched.end]
+        following += [spans[0][0] for spans in (fetched.removed, fetched.damaged) if spans]
+        return max(0, min(following) - fetched.next)
+
+    def holds(self, place: Place, offsets: range) -> bool:
+        """Return whether all of some offsets have come and are not taken."""
+        fetched = self._fetched.get(place)
+        return fetched is not None and fetched.next <= offsets.start and offsets.stop <= fetched.end
+
+    def take(self, place: Place, start: int, end: int) -> tuple[list[Record], BitMap64, BitMap64]:
+        """Return the records of [start, end), which must have come, and what was removed and is damaged."""
         fetched = self._fetched[place]
         assert fetched.next <= start <= end <= fetched.end, (place, fetched.next, start, end, fetched.end)
-        while fetched.records and (offset := fetched.records[0].offset() or 0) < end:
-            record = fetched.records.popleft()
-            if offset >= start:
-                yield record
-        fetched.next = end
-
-    def removed(self, place: Place, start: int, end: int) -> BitMap64:
-        """Return the offsets of [start, end) that were skipped; those before are forgotten."""
-        fetched, found = self._fetched[place], BitMap64()
-        while fetched.removed and fetched.removed[0][1] <= start:
-            fetched.removed.popleft()
-        for first, following in fetched.removed:
-            found.add_range(max(first, start), max(min(following, end), first, start))
-        return found
+        removed, damaged = (_within(spans, start, end) for spans in (fetched.removed, fetched.damaged))
+        records = [record for record in fetched.skip_to(end) if (record.offset() or 0) >= start]
+        return records, removed, damaged
 
     def close(self) -> None:
         """Close the connections."""
-        self._consumer.close()
+        self._log.close()
+
+
+def size_of(record: Message | Record) -> int:
+    """Return about how many bytes a record takes in memory."""
+    return len(record.value() or b"") + len(record.key() or b"") + RECORD_BYTES
+
+
+def _within(spans: deque[tuple[int, int]], start: int, end: int) -> BitMap64:
+    found = BitMap64()
+    for first, following in spans:
+        found.add_range(max(first, start), max(min(following, end), first, start))
+    return found

@@ -14,6 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.core import world
+from acktree.core.kafka.log_reader import Found, Stretch
 from acktree.core.reports.liveness import Liveness
 from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
@@ -24,7 +25,7 @@ from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
-from acktree.producers.spouts.driver.sources.log_bounds import log_lost
+from acktree.producers.spouts.driver.sources.log_bounds import damaged_loss, log_damaged, log_lost
 from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_sources import TasksChanged
@@ -104,6 +105,8 @@ class StageTask:
         )
         self._reader = SourceReader(bootstrap, latest.group_of(self.name), user)
         self._floors: dict[Place, int] = {}
+        self._damaged: dict[Place, tuple[int, int]] = {}
+        """The first offsets that cannot be read, and those behind them, where that ends the task."""
         self._stopping = False
         self._next_commit_s = 0.0
 
@@ -182,8 +185,12 @@ class StageTask:
             self.progress.begin_turn()
         with self.progress.waiting():
             self._driver.service(0.0)
-        self._follow()
-        self._reader.read(self._wait_s())
+        self._reader.follow(self._wanted())
+        if troubles := self._reader.read(self._wait_s(), self._planned.held_bytes):
+            with self.progress.waiting():
+                self._look_at(troubles)
+            self._reader.follow(self._wanted())
+        self._check_damaged()
         self._plan()
         if self._execution.takes_records and (records := self._planned.take(self._room())):
             with self._collector.guard:
@@ -206,48 +213,74 @@ class StageTask:
     def _in_hand(self) -> list[Tuple]:
         return [tup for hand in self._planned.hands.values() for tup in hand.values()]
 
-    def _follow(self) -> None:
-        """Read the partitions that the driver has, and let go of what was planned before a rewind."""
-        wanted: dict[Place, int] = {}
+    def _wanted(self) -> dict[Place, int]:
+        """Return what to read from where, after letting go of what was planned before a rewind."""
         rewound: list[Place] = []
         for place, (_, ledger) in self._driver.places().items():
-            wanted[place] = ledger.next_offset
             if self._floors.get(place, ledger.floor) != ledger.floor:
                 rewound.append(place)
             self._floors[place] = ledger.floor
         if rewound:
             places = self._driver.places()
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
-        self._reader.follow(wanted)
-        if self._reader.out_of_range:
-            starts = self._driver.log_starts()  # before the check: retention deletes meanwhile
+            for place in rewound:
+                self._damaged.pop(place, None)
+        return self._driver.next_offsets()
+
+    def _look_at(self, troubles: Sequence[Stretch]) -> None:
+        """Act on what cannot be read. Raises DataLoss: records are lost, and failOnDataLoss is true."""
+        for place, found, start, end, _ in troubles:
+            if found is Found.DAMAGED:
+                log_damaged(place, start, end)
+                if self._driver.fails_on_data_loss:
+                    self._damaged.setdefault(place, (start, end))
+                continue
+            if (known := self._driver.places().get(place)) is None:
+                continue
+            _, ledger = known
+            is_seen = ledger.next_offset > start  # the check of the sources finds it
             self._driver.check_sources()
-            self._reader.skip_to(starts)
+            if found is Found.REMOVED:
+                log_lost(place, end - start, start, end - 1, "read")
+            elif not is_seen:
+                self._driver.check_fallen(place, start, end)
+
+    def _check_damaged(self) -> None:
+        """Stop at damaged records once everything in front of them is done. Raises DataLoss."""
+        places = self._driver.places()
+        for place, (start, end) in self._damaged.items():
+            if place in places and places[place][1].frontier >= start:
+                raise damaged_loss(place, start, end)
 
     def _plan(self) -> None:
-        """Plan more records where few wait."""
+        """Plan more records where few wait, and in any case what is due again."""
         wanted = max(MAX_PLANNED, 2 * self._execution.max_records)
-        if 2 * len(self._planned) > wanted:
-            return
-        places = self._driver.places()
-        ends = {
-            slot: end for place, (slot, _) in places.items() if (end := self._reader.end(place)) is not None
-        }
-        batch = self._driver.plan(ends, wanted - len(self._planned))
+        has_room = 2 * len(self._planned) <= wanted and 2 * self._planned.held_bytes <= self._reader.max_bytes
+        ends: dict[int, int] = {}
+        for place, (slot, _) in self._driver.places().items() if has_room else ():
+            if (end := self._reader.end(place)) is not None:
+                self._driver.pass_empty(slot, self._reader.gap(place))
+                ends[slot] = min(end, self._damaged.get(place, (end, end))[0])
+        batch = self._driver.plan(ends, wanted - len(self._planned) if has_room else 0)
         if batch is not None:
             self._read(batch)
 
     def _read(self, batch: PlannedBatch) -> None:
-        """Take the records of a batch; what is new was fetched before it was planned."""
+        """Take the records of a batch; what is new was fetched before it was planned.
+
+        What is emitted again goes in front of what waits.
+        """
         for range_ in batch.ranges:
-            if range_.start < range_.end:
-                place, offsets = (range_.topic, range_.partition), range(range_.start, range_.end)
-                records = list(self._reader.take(place, range_.start, range_.end))
-                removed = self._reader.removed(place, range_.start, range_.end)
-                self._add(batch.version, range_.slot, range_.run << 4, offsets, records, removed)
+            place, offsets = (range_.topic, range_.partition), range(range_.start, range_.end)
+            if offsets and self._reader.holds(place, offsets):
+                records, removed, damaged = self._reader.take(place, range_.start, range_.end)
+                lost = removed | damaged
+                self._add(batch.version, range_.slot, range_.run << 4, offsets, records, lost)
+            else:  # the plan itself has found a reason to go back
+                self._add_again(batch.version, range_, range_.run << 4, offsets)
         for again in batch.again:
             self._add_again(batch.version, again, again.run << 4, range(again.start, again.end))
-        for group in batch.replays:
+        for group in reversed(batch.replays):
             self._add_again(batch.version, group, group.generation, group.offsets)
 
     def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
@@ -260,7 +293,7 @@ class StageTask:
             if removed:
                 log_lost(place, len(removed), removed.min(), removed.max(), "emitted again")
             records = [cast(Record, found[at]) for at in sorted(found)]
-            self._add(version, of.slot, generation, offsets, records, removed)
+            self._add(version, of.slot, generation, offsets, records, removed, is_first=True)
 
     def _add(
         self,
@@ -269,22 +302,25 @@ class StageTask:
         generation: int,
         offsets: Sequence[int],
         records: Sequence[Record],
-        removed: BitMap64,
+        lost: BitMap64,
+        *,
+        is_first: bool = False,
     ) -> None:
         """Let records wait, except unreadable ones, which fail; planned offsets that hold none are done.
 
-        Those that were ``removed`` from the log count as lost, the others as absent.
+        Those that are ``lost`` are counted, and the others as absent.
         """
         there = np.array([record.offset() or 0 for record in records], np.int64)
         if len(records):
-            unreadable = self._planned.add(version, root_ids(slot, generation, there), records)
+            roots = root_ids(slot, generation, there)
+            unreadable = self._planned.add(version, roots, records, is_first=is_first)
             self._collector.hands_on_traces |= self._planned.has_seen_traces
             with self._collector.guard:
                 for record, error in unreadable:
                     self._reject(record, error)
         if len(records) < len(offsets):
             gone = BitMap64(offsets) - BitMap64(there)
-            for counted, found in (("absent", gone - removed), ("lost", gone & removed)):
+            for counted, found in (("absent", gone - lost), ("lost", gone & lost)):
                 spans = [Span(at, at + 1) for at in found]
                 self._driver.absent(Absent(slot, generation >> 4, spans), counted)
 

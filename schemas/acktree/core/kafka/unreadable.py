@@ -91,6 +91,10 @@ def _can_read(consumer: Consumer, topic: str, partition: int, offset: int) -> bo
     while (left_s := until_s - world.monotonic_s()) > 0:
         message = consumer.poll(left_s)
         error = None if message is None else message.error()
+        if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # The log has this offset: the client took bytes inside a damaged batch for the next one.
+            consumer.assign([TopicPartition(topic, partition, offset)])
+            continue
         if message is not None and (error is None or error.code() == KafkaError._PARTITION_EOF):
             return True
         if error is not None and is_damaged(error):

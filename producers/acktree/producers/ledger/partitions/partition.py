@@ -88,6 +88,15 @@ class PartitionLedger:
         self._advance()
         return ranges
 
+    def pass_empty(self, end: int) -> int:
+        """Finish the next offsets up to ``end`` without an emission: they hold no record; return how many."""
+        count = end - self.next_offset - self.done.range_cardinality(self.next_offset, end)
+        self.done.add_range(self.next_offset, end)
+        self.next_offset = end
+        self.changes += 1
+        self._advance()
+        return count
+
     def begin_writing(self, offsets: BitMap64) -> None:
         """Record offsets that are planned, and of which nothing is written yet."""
         self.unwritten |= offsets

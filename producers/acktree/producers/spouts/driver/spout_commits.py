@@ -374,6 +374,7 @@ class SpoutCommits:
             task.sources[slot]: ledger.frontier
             for task in self._tasks.values()
             for slot, ledger in task.slots.items()
+            if slot not in task.left or ledger.frontier < ledger.next_offset
         }
         positions = [position.next_offset for position in self.positions.values()]
         if is_due or (frontiers, positions) != self._viewed:

@@ -27,7 +27,7 @@ from acktree.producers.ledger.probes import plan_probe
 from acktree.producers.ledger.quotas import quota_of
 from acktree.producers.ledger.replays import failing, has_backlog
 from acktree.producers.ledger.slot_states import emit_logged
-from acktree.producers.ledger.slots import find_ledger
+from acktree.producers.ledger.slots import find_ledger, find_task
 from acktree.producers.ledger.task import TaskLedger
 from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.producers.spouts.driver.offset_resets import OffsetResets
@@ -37,7 +37,11 @@ from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
 from acktree.producers.spouts.driver.reports.reporter import FIRST_REPORT_S, Reporter
 from acktree.producers.spouts.driver.reports.spout_figures import progress, reports
 from acktree.producers.spouts.driver.result_topics import ResultTopics
-from acktree.producers.spouts.driver.sources.log_bounds import check_offsets, check_starts
+from acktree.producers.spouts.driver.sources.log_bounds import (
+    check_fetched,
+    check_offsets,
+    check_starts,
+)
 from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics
 from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
@@ -53,6 +57,8 @@ from acktree.wire.state_records import StateStart
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05
 GROUP_CHECK_S = 1.0
+MIN_GAP = 1_000
+"""So many offsets without a record are counted in one step; fewer are planned like others."""
 
 log = logging.getLogger("acktree.spark")
 
@@ -314,6 +320,15 @@ class SpoutDriver:
         for task in self.tasks.values():
             task.apply_absent(absent, counted)
 
+    def next_offsets(self) -> dict[tuple[str, int], int]:
+        """Return where each source partition that the newest version reads continues."""
+        return {
+            (source.topic, source.partition): task.slots[slot].next_offset
+            for task in self.tasks.values()
+            for slot, source in task.sources.items()
+            if slot not in task.left
+        }
+
     def places(self) -> dict[tuple[str, int], tuple[int, PartitionLedger]]:
         """Return the slot and the ledger of each source partition."""
         return {
@@ -321,6 +336,31 @@ class SpoutDriver:
             for task in self.tasks.values()
             for slot, source in task.sources.items()
         }
+
+    @property
+    def fails_on_data_loss(self) -> bool:
+        """Whether a record that can no longer be read ends this driver."""
+        return self._options.fail_on_data_loss
+
+    def pass_empty(self, slot: int, count: int) -> None:
+        """Count the next offsets of a partition, which hold no record, in one step if they are many."""
+        ledger = self._ledger_of(slot)
+        if count >= MIN_GAP:
+            task = find_task(self.tasks, slot)
+            assert task is not None
+            task.counters["absent"] += ledger.pass_empty(ledger.next_offset + count)
+
+    def check_fallen(self, partition: tuple[str, int], end: int, position: int) -> None:
+        """Act on a log that ended in front of records that were fetched, and that may have others there now.
+
+        What is not done is emitted again as it stands in the log now.
+
+        Raises:
+            DataLoss: failOnDataLoss is true.
+        """
+        check_fetched(self._options, partition, end, position)
+        slot, _ = self.places()[partition]
+        self._sources.emit_again(slot)
 
     def check_sources(self) -> None:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""

@@ -84,6 +84,14 @@ class SpoutSources:
             ledger.discard_from(min(end, ledger.frontier), self._commits.run)
             self._commits.commit()  # immediately: old bits must not stand for new records
 
+    def emit_again(self, slot: int) -> None:
+        """Emit all of a partition again that is not done, in another run."""
+        task = find_task(self._tasks, slot)
+        assert task is not None, "every slot that is read has its task"
+        self._commits.begin_run()
+        task.slots[slot].renew(self._commits.run)
+        self._commits.commit()
+
     def follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, find out why."""
         if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
@@ -139,6 +147,7 @@ class SpoutSources:
                     continue
                 task.slots[slot].policy, task.slots[slot].block = policy, block
                 known.add(slot)
+            task.left = task.slots.keys() - topics.task_of.keys()
         fresh = [source for source in topics.partitions if source.slot not in known]
         moved = self._commits.moved(fresh)
         restored = self.add(fresh, moved, topics.log_starts(fresh))

@@ -101,6 +101,39 @@ def log_lost(place: tuple[str, int], count: int, first: int, last: int, before: 
     log.warning(text, *place, count, first, last, before, extra={"action": "records_lost"})
 
 
+def check_fetched(options: SpoutOptions, place: tuple[str, int], end: int, position: int) -> None:
+    """Refuse to continue where a log has ended in front of records that were fetched; else log it.
+
+    Raises:
+        DataLoss: failOnDataLoss is true.
+    """
+    name = f"{place[0]}/{place[1]}"
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{name} ended at offset {end}, but records up to {position - 1} had been read: the log has lost "
+            "its end, and other records may stand there now. To continue with what the log holds now, start "
+            "with failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups"
+        )
+    text = "%s ended at offset %d, below %d: what is not done is read again, as the log is now"
+    log.warning(text, name, end, position, extra={"action": "log_end_fell"})
+
+
+def log_damaged(place: tuple[str, int], start: int, end: int) -> None:
+    """Log that nobody can read the offsets [start, end)."""
+    text = "%s/%d: offsets %d to %d are damaged in the log and cannot be read"
+    log.error(text, *place, start, end - 1, extra={"action": "invalid_record"})
+
+
+def damaged_loss(place: tuple[str, int], start: int, end: int) -> DataLoss:
+    """Return the error that ends a driver at damaged records; everything in front of them is done."""
+    return DataLoss(
+        f"{place[0]}/{place[1]}: offsets {start} to {end - 1} are damaged in the log and cannot be read; "
+        "everything before them is done. To skip them and count them as lost, start with "
+        "failOnDataLoss=false; to continue elsewhere, set the group's offset with kafka-consumer-groups and "
+        "start with allowSkip=true"
+    )
+
+
 def check_ends(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping[int, int]) -> dict[int, int]:
     """Return by slot the ends of partitions that end before the next offset to read.
 

@@ -1,0 +1,198 @@
+"""Reads partitions outside of a group, and says of each offset what it holds, in order.
+
+Invariant: the stretches of a partition follow each other without a gap, from where it was begun. After a log
+has fallen nothing more comes of its partition until it is begun again: what was fetched says nothing about
+what is written there now. One partition's trouble holds up no other one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from acktree.core import world
+from acktree.core.kafka.clients import ask_bounds, consume_ready, make_consumer
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged, is_transient
+from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.unreadable import find_continuation
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+LAG_S = 2.0
+"""For so long a log that ends in front of a position may be that of a new leader that lags behind."""
+AGAIN_AFTER_S = 0.2
+"""When a partition is tried again that could not be read for a reason that passes."""
+
+
+class Found(Enum):
+    """What a stretch of a log is."""
+
+    READ = auto()
+    """Its records are all that there are: the other offsets hold none."""
+    REMOVED = auto()
+    """The log begins behind it: retention, or somebody, has removed what was there."""
+    DAMAGED = auto()
+    """Nobody can read it: its checksum is wrong, or its format is unknown."""
+    FELL = auto()
+    """The log ends at its start, although there were records up to its end."""
+
+
+class Stretch(NamedTuple):
+    """The offsets [start, end) of a partition."""
+
+    place: Place
+    found: Found
+    start: int
+    end: int
+    records: Sequence[Message] = ()
+
+
+@dataclass(slots=True)
+class _Position:
+    next_offset: int
+    is_paused: bool = False
+    beyond_since_s: float | None = None
+    """Since when the log has ended in front of it."""
+    again_s: float | None = None
+    """When it is tried again; None: it is assigned."""
+
+
+class LogReader:
+    """The partitions that it was told to begin, through one consumer."""
+
+    def __init__(self, bootstrap: str, group: str, user: Settings, *, queued_kbytes: int) -> None:
+        """Connect. ``queued_kbytes`` is what the client may fetch ahead, of all partitions together."""
+        self._bootstrap, self._group, self._user = bootstrap, group, user
+        settings = consumer_settings(
+            bootstrap,
+            group,
+            user,
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            queued_max_messages_kbytes=queued_kbytes,
+        )
+        self._consumer: Consumer = make_consumer(settings)
+        self._positions: dict[Place, _Position] = {}
+
+    def begin(self, starts: Mapping[Place, int]) -> None:
+        """Read partitions from these offsets on; what was fetched of them does not count any more."""
+        self.end([place for place in starts if place in self._positions])
+        self._consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
+        self._positions |= {place: _Position(at) for place, at in starts.items()}
+
+    def end(self, places: Collection[Place]) -> None:
+        """Read partitions no more."""
+        self._unassign([place for place in places if self._positions[place].again_s is None])
+        for place in places:
+            del self._positions[place]
+
+    def _unassign(self, places: Collection[Place]) -> None:
+        self.resume(places)  # or the client keeps them paused when they are assigned again
+        if places:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+
+    def pause(self, places: Collection[Place]) -> None:
+        """Fetch nothing more of partitions for now."""
+        self._switch([place for place in places if not self._positions[place].is_paused], True)
+
+    def resume(self, places: Collection[Place]) -> None:
+        """Fetch partitions again that are paused."""
+        self._switch([place for place in places if self._positions[place].is_paused], False)
+
+    def _switch(self, places: Collection[Place], is_paused: bool) -> None:
+        if places:
+            switch = self._consumer.pause if is_paused else self._consumer.resume
+            switch([TopicPartition(*place) for place in places])
+        for place in places:
+            self._positions[place].is_paused = is_paused
+
+    def read(self, max_records: int, wait_s: float) -> list[Stretch]:
+        """Return what has come, or what comes first within ``wait_s``.
+
+        Raises:
+            BrokerRefused, NotAuthorized: a partition can be read no more, for a reason that does not pass.
+        """
+        self._try_again()
+        stretches: list[Stretch] = []
+        records: dict[Place, list[Message]] = {}
+        troubled: dict[Place, KafkaError] = {}
+        ends: dict[Place, int] = {}
+        for message in consume_ready(self._consumer, max_records, wait_s):
+            place = message.topic() or "", message.partition() or 0
+            if (position := self._positions.get(place)) is None or place in troubled:
+                continue  # after an error all is read again from the position on
+            offset, error = message.offset() or 0, message.error()
+            if error is None and offset >= position.next_offset:
+                records.setdefault(place, []).append(message)
+                ends[place] = max(ends.get(place, 0), offset + 1)
+            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+                ends[place] = max(ends.get(place, 0), offset)
+            elif error is not None:
+                troubled[place] = error
+        for place, end in ends.items():
+            position = self._positions[place]
+            position.beyond_since_s = None
+            if end > position.next_offset:
+                read = records.get(place, ())
+                stretches.append(Stretch(place, Found.READ, position.next_offset, end, read))
+                position.next_offset = end
+        for place, error in troubled.items():
+            stretches += self._look(place, error)
+        return stretches
+
+    def _look(self, place: Place, error: KafkaError) -> list[Stretch]:
+        """Return what an error says about the offsets at a position, and go on behind them."""
+        position = self._positions[place]
+        at = position.next_offset
+        if not (is_damaged(error) or error.code() == KafkaError._AUTO_OFFSET_RESET):
+            if not is_transient(error):
+                raise as_clear_error(error, self._bootstrap, f"{place[0]}/{place[1]}")
+            return []
+        try:
+            first, last = ask_bounds(self._consumer, TopicPartition(*place))
+            following = at
+            if first <= at < last and is_damaged(error):
+                found = find_continuation(self._bootstrap, self._user, self._group, *place, at)
+                following = found.next_offset
+        except KafkaException as unknown:
+            if not is_transient(unknown.args[0]):
+                with clear_errors(self._bootstrap, f"{place[0]}/{place[1]}"):
+                    raise
+            self._wait(place, position)
+            return []
+        if at < first:
+            self.begin({place: first})
+            return [Stretch(place, Found.REMOVED, at, first)]
+        if at > last:
+            return self._beyond(place, last, position)
+        self.begin({place: following})
+        return [Stretch(place, Found.DAMAGED, at, following)] if following > at else []
+
+    def _beyond(self, place: Place, end: int, position: _Position) -> list[Stretch]:
+        """Return that a log has fallen, once it has ended in front of a position for long enough."""
+        now_s = world.monotonic_s()
+        if position.beyond_since_s is None:
+            position.beyond_since_s = now_s
+        if now_s - position.beyond_since_s < LAG_S:
+            self._wait(place, position)
+            return []
+        self.end([place])
+        return [Stretch(place, Found.FELL, end, position.next_offset)]
+
+    def _wait(self, place: Place, position: _Position) -> None:
+        self._unassign([place])
+        position.again_s = world.monotonic_s() + AGAIN_AFTER_S
+
+    def _try_again(self) -> None:
+        now_s = world.monotonic_s()
+        for place, position in self._positions.items():
+            if position.again_s is not None and position.again_s <= now_s:
+                self._consumer.incremental_assign([TopicPartition(*place, position.next_offset)])
+                position.again_s = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
