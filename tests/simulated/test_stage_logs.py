@@ -205,3 +205,28 @@ def test_large_records_wait_in_the_log_and_not_in_memory(monkeypatch: pytest.Mon
         t.run_until_done()
         assert sum(t.committed("lines", partition) or 0 for partition in range(2)) == 100
     assert max(held) < 4 << 20
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it starts"])
+def test_a_damaged_result_costs_a_replay_of_what_is_in_flight_and_stops_nothing(
+    is_running: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class SlowCount(BasicBolt):
+        def execute(self, tup: Any, emit: Any) -> None:
+            world.sleep(2.0)
+
+    with running(Copy, SlowCount, restart_on=()) as t:
+        send(t, ["a"])
+        t.run_until(lambda: t.values("words") == ["a"])
+        if is_running:
+            t.pause("split", 5)
+        else:
+            t.kill("split", restart_after_s=5)
+        t.run_for(4)
+        results = log_of(t, "t.spout-0")
+        results.damage(results.end_offset - 1)
+        send(t, ["b"], partition=1)
+        t.run_until_done()
+        words = t.values("words")
+        assert (words.count("a"), set(words)) == (2, {"a", "b"})
+    assert "t.spout-0/0: results at offsets 0 to 0 are damaged in the log" in caplog.text

@@ -7,7 +7,7 @@ current run. Pure: the Kafka side (spout_driver) calls it.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, nextafter
 from typing import NamedTuple
 
 import numpy as np
@@ -296,6 +296,11 @@ class TaskLedger:
         """Replay what was emitted before a time and has no result."""
         for ledger in self.slots.values():
             self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, limit)
+
+    def fail_in_flight(self, now_s: float) -> None:
+        """Replay all that is in flight, whatever its results were."""
+        for ledger in self.slots.values():
+            self.counters["overdue"] += ledger.fail_overdue(nextafter(now_s, inf), now_s, ledger.pending)
 
     def figures(self, now_s: float) -> dict[str, Value]:
         """Return what the task reports: counts since the start, and its current state."""

@@ -12,7 +12,8 @@ from typing import cast
 from confluent_kafka import Message
 from pyroaring import BitMap64
 
-from acktree.core.kafka.log_reader import Found, LogReader, Stretch
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.log_reader import Found, LogReader, Stretch, reader_settings
 from acktree.core.kafka.settings import Settings
 from acktree.producers.tuples import Place, Record
 
@@ -68,7 +69,9 @@ class SourceReader:
 
     def __init__(self, bootstrap: str, group: str, user: Settings) -> None:
         """Connect; nothing is read before ``follow``."""
-        self._log = LogReader(bootstrap, group, user, queued_kbytes=MAX_QUEUED_KBYTES)
+        settings = reader_settings(bootstrap, group, user, queued_max_messages_kbytes=MAX_QUEUED_KBYTES)
+        self._consumer = make_consumer(settings)
+        self._log = LogReader(self._consumer, bootstrap, group, user)
         self._fetched: dict[Place, _Fetched] = {}
         self.fallen: dict[Place, tuple[int, int]] = {}
         """Where a log ended, and where reading was, of partitions that are not read before ``follow``."""
@@ -165,7 +168,7 @@ class SourceReader:
 
     def close(self) -> None:
         """Close the connections."""
-        self._log.close()
+        self._consumer.close()
 
 
 def size_of(record: Message | Record) -> int:

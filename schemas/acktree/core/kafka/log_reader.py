@@ -8,12 +8,12 @@ what is written there now. One partition's trouble holds up no other one.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import ask_bounds, consume_ready, make_consumer
+from acktree.core.kafka.clients import ask_bounds, consume_ready
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged, is_transient
 from acktree.core.kafka.settings import Settings, consumer_settings
 from acktree.core.kafka.unreadable import find_continuation
@@ -54,27 +54,28 @@ class Stretch(NamedTuple):
 class _Position:
     next_offset: int
     is_paused: bool = False
+    is_at_end: bool = False
+    """Whether the log had nothing more when it was looked at last."""
     beyond_since_s: float | None = None
     """Since when the log has ended in front of it."""
     again_s: float | None = None
     """When it is tried again; None: it is assigned."""
 
 
+def reader_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -> dict[str, Any]:
+    """Return the settings of a LogReader's consumer; raises as ``consumer_settings``."""
+    return consumer_settings(
+        bootstrap, group, user, auto_offset_reset="error", enable_partition_eof=True, **ours
+    )
+
+
 class LogReader:
     """The partitions that it was told to begin, through one consumer."""
 
-    def __init__(self, bootstrap: str, group: str, user: Settings, *, queued_kbytes: int) -> None:
-        """Connect. ``queued_kbytes`` is what the client may fetch ahead, of all partitions together."""
+    def __init__(self, consumer: Consumer, bootstrap: str, group: str, user: Settings) -> None:
+        """Use a consumer with ``reader_settings``, which nobody else assigns or polls."""
+        self._consumer = consumer
         self._bootstrap, self._group, self._user = bootstrap, group, user
-        settings = consumer_settings(
-            bootstrap,
-            group,
-            user,
-            auto_offset_reset="error",
-            enable_partition_eof=True,
-            queued_max_messages_kbytes=queued_kbytes,
-        )
-        self._consumer: Consumer = make_consumer(settings)
         self._positions: dict[Place, _Position] = {}
 
     def begin(self, starts: Mapping[Place, int]) -> None:
@@ -93,6 +94,15 @@ class LogReader:
         self.resume(places)  # or the client keeps them paused when they are assigned again
         if places:
             self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+
+    def next_offset(self, place: Place) -> int:
+        """Return where a partition continues."""
+        return self._positions[place].next_offset
+
+    def is_at_end(self, place: Place) -> bool:
+        """Return whether a log had nothing more behind what was returned of it, when that was fetched."""
+        position = self._positions.get(place)
+        return position is not None and position.is_at_end
 
     def pause(self, places: Collection[Place]) -> None:
         """Fetch nothing more of partitions for now."""
@@ -128,8 +138,10 @@ class LogReader:
             if error is None and offset >= position.next_offset:
                 records.setdefault(place, []).append(message)
                 ends[place] = max(ends.get(place, 0), offset + 1)
+                position.is_at_end = False
             elif error is not None and error.code() == KafkaError._PARTITION_EOF:
                 ends[place] = max(ends.get(place, 0), offset)
+                position.is_at_end = True
             elif error is not None:
                 troubled[place] = error
         for place, end in ends.items():
@@ -192,7 +204,3 @@ class LogReader:
             if position.again_s is not None and position.again_s <= now_s:
                 self._consumer.incremental_assign([TopicPartition(*place, position.next_offset)])
                 position.again_s = None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._consumer.close()

@@ -1,18 +1,19 @@
 """Reads the result topics of a spout's tasks.
 
-Invariant: every record is returned with its task and offset, in the order of its topic.
+Invariant: every record is returned with its task and offset, in the order of its topic; results that can no
+longer be read are returned as LostResults, in their place.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, ask_bounds, consume_ready
-from acktree.core.kafka.errors import as_clear_error, clear_errors
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.log_reader import Found, LogReader, Stretch
 from acktree.wire.codec import decode_result_record
 from acktree.wire.control_records import Absent, ReplayCommand, Result
 from acktree.wire.errors import MalformedRecord
@@ -23,6 +24,15 @@ MAX_READ_S = 1.0
 """How long results are read before batches are planned and offsets committed."""
 
 
+class LostResults(NamedTuple):
+    """What a spout does not know: the results at the offsets [start, end) of a result topic."""
+
+    topic: str
+    start: int
+    end: int
+    cause: str
+
+
 class ResultRecord(NamedTuple):
     """One record: task and offset of the result topic, its content, None if malformed, and its age.
 
@@ -31,17 +41,33 @@ class ResultRecord(NamedTuple):
 
     task: int
     offset: int
-    record: Result | Absent | ReplayCommand | None
+    record: Result | Absent | ReplayCommand | LostResults | None
     age_s: float = 0.0
 
 
-class ResultTopics:
-    """Reads result topics from given positions on, through a consumer that reports partition ends."""
+_Fetched = Message | LostResults
+CAUSES = {
+    Found.REMOVED: "removed before they were read",
+    Found.DAMAGED: "damaged in the log",
+    Found.FELL: "lost with the end of the log",
+}
 
-    def __init__(self, consumer: Consumer, bootstrap: str, clock_ahead_s: Callable[[], float | None]) -> None:
-        """``clock_ahead_s``: how far this machine's clock is ahead of the broker's; None: not known."""
-        self._consumer, self._bootstrap, self._clock_ahead_s = consumer, bootstrap, clock_ahead_s
-        self._fetched: deque[Message] = deque()
+
+class ResultTopics:
+    """Reads result topics from given positions on."""
+
+    def __init__(
+        self,
+        log: LogReader,
+        bounds: Callable[[TopicPartition], tuple[int, int]],
+        clock_ahead_s: Callable[[], float | None],
+    ) -> None:
+        """``bounds`` asks for the bounds of a log.
+
+        ``clock_ahead_s``: how far this machine's clock is ahead of the broker's; None: not known.
+        """
+        self._log, self._bounds, self._clock_ahead_s = log, bounds, clock_ahead_s
+        self._fetched: deque[tuple[str, _Fetched]] = deque()
         self._unread: dict[str, int] = {}
         """By topic where it ended when it was added; only of those that are not read so far."""
 
@@ -55,12 +81,12 @@ class ResultTopics:
 
     def follow(self, places: Iterable[TopicPartition]) -> None:
         """Add these to the topics read. Raises BrokerUnreachable, BrokerRefused, NotAuthorized."""
-        added = list(places)
-        with clear_errors(self._bootstrap):
-            for place in added:
-                _, end = ask_bounds(self._consumer, place)
+        added = {(place.topic, place.partition): place for place in places}
+        for place in added.values():
+            _, end = self._bounds(place)
+            if end > place.offset:
                 self._unread[place.topic] = end
-        self._consumer.incremental_assign(added)
+        self._log.begin({place: at.offset for place, at in added.items()})
 
     def read_to_ends(self) -> Iterator[ResultRecord]:
         """Yield what is there, until all is read that was in a topic when it was added.
@@ -88,36 +114,47 @@ class ResultTopics:
         while True:
             if not self._fetched:
                 wait_s = 0.0 if has_read else wait_s
-                self._fetched.extend(consume_ready(self._consumer, MAX_RESULTS_PER_POLL, wait_s))
+                for stretch in self._log.read(MAX_RESULTS_PER_POLL, wait_s):
+                    self._fetched += self._contents(stretch)
             is_all = len(self._fetched) < MAX_RESULTS_PER_POLL
-            for record in self._decoded():
+            while self._fetched:
+                topic, fetched = self._fetched.popleft()
                 has_read = True
-                yield record
+                yield self._decoded(topic, fetched)
+            self._mark_read()
             wait_s = waiting_until_s - world.monotonic_s()
             if not has_read and wait_s > 0:  # only the ends of topics have come
                 continue
             if is_all or wait_s < -MAX_READ_S:
                 return
 
-    def _decoded(self) -> Iterator[ResultRecord]:
-        """Yield what is fetched; what the caller does not take is left for the next call."""
-        while self._fetched:
-            message = self._fetched.popleft()
-            topic = message.topic() or ""
-            if (error := message.error()) is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    self._unread.pop(topic, None)
-                elif not error.retriable():
-                    raise as_clear_error(error, self._bootstrap)
-                continue
-            try:
-                record = decode_result_record(message.value() or b"")
-            except MalformedRecord:
-                record = None
-            offset = message.offset() or 0
-            if topic in self._unread and offset + 1 >= self._unread[topic]:
+    def _contents(self, stretch: Stretch) -> Iterator[tuple[str, _Fetched]]:
+        """Yield what a stretch holds; a log that has fallen is read again from its beginning."""
+        topic, _ = stretch.place
+        if stretch.found is Found.READ:
+            yield from ((topic, message) for message in stretch.records)
+            return
+        yield topic, LostResults(topic, stretch.start, stretch.end, CAUSES[stretch.found])
+        if stretch.found is Found.FELL:
+            first, end = self._bounds(TopicPartition(*stretch.place))
+            self._unread[topic] = end
+            self._log.begin({stretch.place: first})
+
+    def _mark_read(self) -> None:
+        """Forget the ends that are reached; what was fetched is returned."""
+        for topic, end in list(self._unread.items()):
+            if self._log.next_offset((topic, 0)) >= end or self._log.is_at_end((topic, 0)):
                 del self._unread[topic]
-            yield ResultRecord(int(topic.rpartition("-")[2]), offset, record, self._age_s(message))
+
+    def _decoded(self, topic: str, fetched: _Fetched) -> ResultRecord:
+        task = int(topic.rpartition("-")[2])
+        if isinstance(fetched, LostResults):
+            return ResultRecord(task, fetched.end - 1, fetched)
+        try:
+            record = decode_result_record(fetched.value() or b"")
+        except MalformedRecord:
+            record = None
+        return ResultRecord(task, fetched.offset() or 0, record, self._age_s(fetched))
 
     def _age_s(self, message: Message) -> float:
         """Return a record's age by the broker's clock, never more than it is: no delay may end early."""

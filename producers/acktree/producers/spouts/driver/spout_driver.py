@@ -10,12 +10,13 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 from pyroaring import BitMap64
 
 from acktree.core import world
-from acktree.core.kafka.clients import make_admin, make_consumer, retry_until_ready
-from acktree.core.kafka.settings import consumer_settings
+from acktree.core.kafka.clients import ask_bounds, make_admin, make_consumer, retry_until_ready
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.log_reader import LogReader, reader_settings
 from acktree.core.reports.breaker_watch import BreakerWatch
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.flow import Flow
@@ -85,11 +86,10 @@ class SpoutDriver:
         self._watch = SourceWatch(self._admin, options, self._registry, monotonic)
         topics, topology = self._watch.topics(), self._registry.history.latest
         group = topology.group_of(options.spout)
-        settings = consumer_settings(options.bootstrap, group, user, enable_partition_eof=True)
+        settings = reader_settings(options.bootstrap, group, user)
         self._consumer = make_consumer(settings)
         self._reporter = Reporter(options)
-        reading = {**settings, "auto.offset.reset": "error", "queued.min.messages": 1}
-        self._source_reader = make_consumer(reading)
+        self._source_reader = make_consumer({**settings, "queued.min.messages": 1})
         dead_letters = DeadLetterReader(
             self._source_reader, topology.dead_letter_topic, group, options.bootstrap
         )
@@ -98,7 +98,11 @@ class SpoutDriver:
         self._resets = OffsetResets(options, self.commits, self.tasks)
         self._replay_queue = ReplayQueue(self.commits, self._hand_on)
         self._results = SpoutResults(
-            ResultTopics(self._consumer, options.bootstrap, lambda: self._reporter.clock_ahead_s),
+            ResultTopics(
+                LogReader(self._consumer, options.bootstrap, group, user),
+                self._bounds,
+                lambda: self._reporter.clock_ahead_s,
+            ),
             self.tasks,
             self.commits,
             self._replay_queue,
@@ -127,6 +131,10 @@ class SpoutDriver:
         self.is_open = False
         """Whether it has taken over; one that has failed half way commits nothing."""
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
+
+    def _bounds(self, place: TopicPartition) -> tuple[int, int]:
+        with clear_errors(self._bootstrap):
+            return ask_bounds(self._consumer, place)
 
     @property
     def topics(self) -> SpoutTopics:

@@ -4,6 +4,7 @@ Invariant: a record whose attempts are used up is done by the transaction that w
 result position moves only past applied results.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import TopicPartition
@@ -11,9 +12,11 @@ from confluent_kafka import TopicPartition
 from acktree.producers.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.producers.spouts.driver.replay_queue import QueuedReplay, ReplayQueue
-from acktree.producers.spouts.driver.result_topics import ResultRecord, ResultTopics
+from acktree.producers.spouts.driver.result_topics import LostResults, ResultRecord, ResultTopics
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.wire.control_records import Absent, Failure, ReplayCommand, Result
+
+log = logging.getLogger("acktree.spark")
 
 MAX_DEAD_LETTERS = 200
 """How many are read and written together, before more results are read."""
@@ -95,7 +98,9 @@ class SpoutResults:
     def _apply(self, entry: ResultRecord) -> None:
         record = entry.record
         self._applied[entry.task] = entry.offset + 1
-        if record is None:
+        if isinstance(record, LostResults):
+            self._lose(record)
+        elif record is None:
             next(iter(self._tasks.values())).counters["invalid"] += 1
         elif isinstance(record, ReplayCommand):
             self._replays.add(QueuedReplay(entry.task, entry.offset, record))
@@ -104,6 +109,18 @@ class SpoutResults:
                 task.apply_absent(record)
         else:
             self._apply_result(record, entry.age_s)
+
+    def _lose(self, lost: LostResults) -> None:
+        """Emit again what is in flight: nobody knows what it led to."""
+        text = (
+            "%s/0: results at offsets %d to %d are %s: what is in flight is emitted again, and replay "
+            "commands among them have to be given again"
+        )
+        about = (lost.topic, lost.start, lost.end - 1, lost.cause)
+        log.error(text, *about, extra={"action": "results_lost"})
+        for task in self._tasks.values():
+            task.counters["invalid"] += 1
+            task.fail_in_flight(self._monotonic())
 
     def _apply_result(self, result: Result, age_s: float) -> None:
         for task in self._tasks.values():
