@@ -34,7 +34,7 @@ class Unready:
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         self._consumer, self._topic = consumer, topic
-        self.refusals: dict[str, list[int]] = {"list_topics": [], "poll": [], "get_watermark_offsets": []}
+        self.refusals: dict[str, list[int]] = {"list_topics": [], "consume": [], "get_watermark_offsets": []}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
@@ -45,11 +45,12 @@ class Unready:
             found.topics[self._topic].error = KafkaError(codes.pop(0))
         return found
 
-    def poll(self, timeout_s: float) -> Any:
-        if codes := self.refusals["poll"]:
-            error = KafkaError(codes.pop(0))
-            return SimpleNamespace(error=lambda: error)
-        return self._consumer.poll(timeout_s)
+    def consume(self, most: int, timeout_s: float) -> Any:
+        if codes := self.refusals["consume"]:
+            error, place = KafkaError(codes.pop(0)), (self._topic, 0)
+            about = {"topic": lambda: place[0], "partition": lambda: place[1], "offset": lambda: None}
+            return [SimpleNamespace(error=lambda: error, **about)]
+        return self._consumer.consume(most, timeout_s)
 
     def get_watermark_offsets(self, *given: Any, **named: Any) -> Any:
         if codes := self.refusals["get_watermark_offsets"]:
@@ -103,15 +104,15 @@ def test_a_topology_that_is_deleted_while_all_are_read_is_left_out(
 @pytest.mark.real
 def test_errors_of_a_restarting_broker_are_retried_while_the_registry_is_read(opened: Open) -> None:
     passing = [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
-    found, consumer = opened(poll=passing)
+    found, consumer = opened(consume=passing)
     assert found.history.latest.version == 1
-    assert consumer.refusals["poll"] == []
+    assert consumer.refusals["consume"] == []
     found.close()
 
 
 def test_an_error_that_cannot_be_retried_ends_the_reading_of_the_registry(opened: Open) -> None:
     with pytest.raises(BrokerRefused, match="registry"):
-        opened(poll=[KafkaError.TOPIC_EXCEPTION])
+        opened(consume=[KafkaError.TOPIC_EXCEPTION])
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE])
@@ -120,11 +121,11 @@ def test_a_version_seen_in_a_header_is_loaded_from_a_broker_that_has_just_restar
 ) -> None:
     found, consumer = opened()
     publish(kafka, unique, 60)
-    consumer.refusals |= {"get_watermark_offsets": [code] * 2, "poll": [KafkaError._TRANSPORT] * 2}
+    consumer.refusals |= {"get_watermark_offsets": [code] * 2, "consume": [KafkaError._TRANSPORT] * 2}
     found.catch_up()
     assert found.history.latest.message_timeout_s == 60
     assert found.refresh()
-    assert consumer.refusals["get_watermark_offsets"] == consumer.refusals["poll"] == []
+    assert consumer.refusals["get_watermark_offsets"] == consumer.refusals["consume"] == []
     found.close()
 
 
@@ -146,9 +147,9 @@ def test_a_publisher_that_hangs_in_its_transaction_hides_no_earlier_version(
 
 def test_a_poll_of_the_registry_does_not_wait_for_the_broker(opened: Open) -> None:
     found, consumer = opened()
-    consumer.refusals["poll"] = [KafkaError._TRANSPORT] * 2
+    consumer.refusals["consume"] = [KafkaError._TRANSPORT] * 2
     assert not found.refresh()
-    assert consumer.refusals["poll"] == [KafkaError._TRANSPORT]
+    assert consumer.refusals["consume"] == [KafkaError._TRANSPORT]
     found.close()
 
 
@@ -156,7 +157,7 @@ def test_a_process_that_may_not_read_the_registry_any_more_says_so_once(
     opened: Open, kafka: str, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found, consumer = opened()
-    consumer.refusals["poll"] = [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2
+    consumer.refusals["consume"] = [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2
     assert not found.refresh()
     assert not found.refresh()
     assert caplog.messages == [found.refused]

@@ -230,3 +230,22 @@ def test_a_damaged_result_costs_a_replay_of_what_is_in_flight_and_stops_nothing(
         words = t.values("words")
         assert (words.count("a"), set(words)) == (2, {"a", "b"})
     assert "t.spout-0/0: results at offsets 0 to 0 are damaged in the log" in caplog.text
+
+
+def test_a_damaged_record_of_the_registry_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with running(Copy, partitions=1, restart_on=()) as t:
+        send(t, ["a"])
+        t.run_until_done()
+        registry = log_of(t, "t.topology")
+        at = registry.end_offset
+        registry.append(b"x", b"a stranger's", (), None)
+        registry.damage(registry.end_offset - 1)
+        t.run_for(10)
+        newer = parse_topology(TEXT.replace("max_attempts = 3", "max_attempts = 4"))
+        t._as_operator(lambda: apply_topology("simulated", newer, {}))
+        t.kill("count", restart_after_s=2)
+        send(t, ["b"])
+        t.run_until_done()
+        assert t.values("words") == ["a", "b"]
+        assert t.service("count").runner._registry.history.latest.spouts["split"].max_attempts == 4
+    assert f"t.topology/0: offsets {at} to {at} are damaged in the log and skipped" in caplog.text

@@ -73,16 +73,16 @@ class SourceReader:
         self._consumer = make_consumer(settings)
         self._log = LogReader(self._consumer, bootstrap, group, user)
         self._fetched: dict[Place, _Fetched] = {}
-        self.fallen: dict[Place, tuple[int, int]] = {}
-        """Where a log ended, and where reading was, of partitions that are not read before ``follow``."""
+        self.ended: set[Place] = set()
+        """What is not read any more before ``follow``: its log has fallen, or is gone."""
         self._record_bytes = RECORD_BYTES
         """The size of the largest record that was read last."""
 
     def follow(self, wanted: Mapping[Place, int]) -> None:
-        """Read these partitions and no others, each from its next offset on; forget what had fallen."""
-        for place in self.fallen:
+        """Read these partitions and no others, each from its next offset on; forget what has ended."""
+        for place in self.ended:
             del self._fetched[place]
-        self.fallen.clear()
+        self.ended.clear()
         gone = [place for place in self._fetched if place not in wanted]
         self._log.end(gone)
         for place in gone:
@@ -111,8 +111,8 @@ class SourceReader:
         troubles = []
         room = (self.max_bytes - held_bytes - self._size) // self._record_bytes
         for stretch in self._log.read(min(self.max_records, max(1, room)), wait_s):
-            if stretch.found is Found.FELL:
-                self.fallen[stretch.place] = stretch.start, stretch.end
+            if stretch.found in (Found.FELL, Found.GONE):
+                self.ended.add(stretch.place)
             else:
                 self._fetched[stretch.place].add(stretch)
             if stretch.records:
@@ -131,7 +131,7 @@ class SourceReader:
         full, some = [], []
         for place, fetched in self._fetched.items():
             count = len(fetched.records)
-            if place in self.fallen:
+            if place in self.ended:
                 continue
             if count >= self.max_records or (is_full and count):
                 full.append(place)

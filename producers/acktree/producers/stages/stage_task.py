@@ -229,7 +229,7 @@ class StageTask:
 
     def _look_at(self, troubles: Sequence[Stretch]) -> None:
         """Act on what cannot be read. Raises DataLoss: records are lost, and failOnDataLoss is true."""
-        for place, found, start, end, _ in troubles:
+        for place, found, start, end, *_ in troubles:
             if found is Found.DAMAGED:
                 log_damaged(place, start, end)
                 if self._driver.fails_on_data_loss:
@@ -242,7 +242,7 @@ class StageTask:
             self._driver.check_sources()
             if found is Found.REMOVED:
                 log_lost(place, end - start, start, end - 1, "read")
-            elif not is_seen:
+            elif found is Found.FELL and not is_seen:
                 self._driver.check_fallen(place, start, end)
 
     def _check_damaged(self) -> None:

@@ -141,17 +141,17 @@ def was_transient(error: BaseException) -> bool:
     """Return whether an acktree error means only that the broker is away or not ready yet."""
     if isinstance(error, BrokerUnreachable):
         return True
-    reason = _reason_of(error)
+    reason = reason_of(error)
     return reason is not None and is_transient(reason)
 
 
 def was_fenced(error: BaseException) -> bool:
     """Return whether an acktree error means that another producer has fenced this one, or may have."""
-    reason = _reason_of(error)
+    reason = reason_of(error)
     return reason is not None and (is_producer_lost(reason) or may_be_fenced(reason))
 
 
-def _reason_of(error: BaseException) -> KafkaError | None:
+def reason_of(error: BaseException) -> KafkaError | None:
     """Return the KafkaError that an acktree error was made of, None if it was made of none."""
     cause = error.__cause__
     found = cause.args[0] if isinstance(cause, KafkaException) else None

@@ -1,8 +1,8 @@
 """Reads partitions outside of a group, and says of each offset what it holds, in order.
 
 Invariant: the stretches of a partition follow each other without a gap, from where it was begun. After a log
-has fallen nothing more comes of its partition until it is begun again: what was fetched says nothing about
-what is written there now. One partition's trouble holds up no other one.
+has fallen, or is gone, nothing more comes of its partition until it is begun again: what was fetched says
+nothing about what is written there now. One partition's trouble holds up no other one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from acktree.core import world
 from acktree.core.kafka.clients import ask_bounds, consume_ready
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged, is_transient
+from acktree.core.kafka.errors import clear_errors, is_damaged, is_missing, is_transient, is_unreadable
 from acktree.core.kafka.settings import Settings, consumer_settings
 from acktree.core.kafka.unreadable import find_continuation
 
@@ -38,6 +38,8 @@ class Found(Enum):
     """Nobody can read it: its checksum is wrong, or its format is unknown."""
     FELL = auto()
     """The log ends at its start, although there were records up to its end."""
+    GONE = auto()
+    """It does not exist, as the broker says; ``error`` is its answer."""
 
 
 class Stretch(NamedTuple):
@@ -48,6 +50,7 @@ class Stretch(NamedTuple):
     start: int
     end: int
     records: Sequence[Message] = ()
+    error: KafkaError | None = None
 
 
 @dataclass(slots=True)
@@ -132,9 +135,12 @@ class LogReader:
         ends: dict[Place, int] = {}
         for message in consume_ready(self._consumer, max_records, wait_s):
             place = message.topic() or "", message.partition() or 0
+            offset, error = message.offset() or 0, message.error()
+            if error is not None and not message.topic() and not is_transient(error):
+                with clear_errors(self._bootstrap):
+                    raise KafkaException(error)
             if (position := self._positions.get(place)) is None or place in troubled:
                 continue  # after an error all is read again from the position on
-            offset, error = message.offset() or 0, message.error()
             if error is None and offset >= position.next_offset:
                 records.setdefault(place, []).append(message)
                 ends[place] = max(ends.get(place, 0), offset + 1)
@@ -159,9 +165,13 @@ class LogReader:
         """Return what an error says about the offsets at a position, and go on behind them."""
         position = self._positions[place]
         at = position.next_offset
-        if not (is_damaged(error) or error.code() == KafkaError._AUTO_OFFSET_RESET):
+        if is_missing(error):
+            self.end([place])
+            return [Stretch(place, Found.GONE, at, at, error=error)]
+        if not is_unreadable(error):
             if not is_transient(error):
-                raise as_clear_error(error, self._bootstrap, f"{place[0]}/{place[1]}")
+                with clear_errors(self._bootstrap, f"{place[0]}/{place[1]}"):
+                    raise KafkaException(error)
             return []
         try:
             first, last = ask_bounds(self._consumer, TopicPartition(*place))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from acktree.core import world
@@ -29,13 +29,18 @@ from acktree.core.kafka.errors import (
     is_forbidden,
     is_missing,
     is_not_ready,
-    is_transient,
+    reason_of,
 )
-from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.log_reader import Found, LogReader, Stretch, reader_settings
+from acktree.core.kafka.settings import Settings
 from acktree.core.topology.breaker_close import decode_breaker_close
 from acktree.core.topology.file import Topology, registry_topic
 from acktree.core.topology.flow import SetFlow, decode_flow
+from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import fnv1a64
+
+MAX_RECORDS = 1_000
+"""How many are read at a time."""
 
 log = logging.getLogger("acktree.kafka")
 
@@ -183,13 +188,15 @@ class Registry:
         """
         self.bootstrap = bootstrap
         self.history = History(name)
-        self._topic, self._next_offset = registry_topic(name), 0
+        self._topic = registry_topic(name)
+        self._place = self._topic, 0
         self.refused = ""
         """Why the topic cannot be read any more, if the broker has said so since the last record."""
-        settings = consumer_settings(
-            bootstrap, f"{name}.registry", user, enable_partition_eof=True, fetch_wait_max_ms=100
+        group = f"{name}.registry"
+        self._consumer: Consumer = make_consumer(
+            reader_settings(bootstrap, group, user, fetch_wait_max_ms=100)
         )
-        self._consumer: Consumer = make_consumer(settings)
+        self._log = LogReader(self._consumer, bootstrap, group, user)
         try:
             self._open()
         except BaseException:
@@ -203,9 +210,9 @@ class Registry:
                 raise as_clear_error(refused, self.bootstrap, f"topic {self._topic}")
             if refused is not None:
                 self.history.latest  # noqa: B018 -- raises UnknownTopology
-            self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            self._log.begin({self._place: 0})
             # The broker answered a moment ago: it may stall for longer than a request may take.
-            while not self._read_one(READY_TIMEOUT_S):
+            while not self._read(READY_TIMEOUT_S):
                 pass
         self.history.latest  # noqa: B018 -- raises UnknownTopology
         self._known = len(self.history.versions)
@@ -222,7 +229,7 @@ class Registry:
 
         Never waits. What ``catch_up`` read also counts as new.
         """
-        while not self._read_one(0.0):
+        while not self._read(0.0):
             pass
         before, self._known = self._known, len(self.history.versions)
         return self._known > before
@@ -236,50 +243,56 @@ class Registry:
         place = TopicPartition(self._topic, 0)
         with clear_errors(self.bootstrap):
             _, end_offset = ask_bounds(self._consumer, place, wait_if_away=True)
-        while self._next_offset < end_offset:
-            self._read_one(READY_TIMEOUT_S)  # it answered a moment ago, as in _open
+        while self._log.next_offset(self._place) < end_offset:
+            self._read(READY_TIMEOUT_S)  # it answered a moment ago, as in _open
 
-    def _read_one(self, timeout_s: float) -> bool:
-        """Read one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
+    def _read(self, timeout_s: float) -> bool:
+        """Read what comes next; return whether that is all: with timeout 0 also if nothing is here yet.
+
+        What nobody can read is skipped: a version that was lost is published again as a newer one.
+        """
         until_s = world.monotonic_s() + timeout_s
-        message = self._consumer.poll(timeout_s)
-        while timeout_s and _is_transient_error(message) and world.monotonic_s() < until_s:
-            message = self._consumer.poll(until_s - world.monotonic_s())
-        if message is None:
-            if timeout_s:
-                raise BrokerUnreachable(f"no answer from {self.bootstrap} while reading {self._topic}")
-            return True
-        if (error := message.error()) is not None:
-            if error.code() == KafkaError._PARTITION_EOF:
-                self._next_offset = message.offset() or 0
-                return True
-            if timeout_s:
-                what = f"topic {self._topic}, read as group {self.history.name}.registry"
-                raise as_clear_error(error, self.bootstrap, what)
-            if is_forbidden(error):
+        while True:
+            try:
+                stretches = self._log.read(MAX_RECORDS, max(0.0, until_s - world.monotonic_s()))
+                for stretch in stretches:
+                    self._add(stretch)
+            except AcktreeError as error:
+                if timeout_s:
+                    what = f"topic {self._topic}, read as group {self.history.name}.registry"
+                    raise as_clear_error(reason_of(error), self.bootstrap, what) from error
                 self._refuse(error)
-            return True
-        self._next_offset, self.refused = (message.offset() or 0) + 1, ""
-        self.history.add(message)
-        return False
+                return True
+            if stretches or self._log.is_at_end(self._place) or not timeout_s:
+                return self._log.is_at_end(self._place) or not stretches
+            if world.monotonic_s() > until_s:
+                raise BrokerUnreachable(f"no answer from {self.bootstrap} while reading {self._topic}")
 
-    def _refuse(self, error: KafkaError) -> None:
+    def _add(self, stretch: Stretch) -> None:
+        self.refused = ""
+        for record in stretch.records:
+            self.history.add(record)
+        if stretch.found is Found.DAMAGED:
+            text = "%s/0: offsets %d to %d are damaged in the log and skipped: apply the topology again"
+            about = (self._topic, stretch.start, stretch.end - 1)
+            log.error(text, *about, extra={"action": "invalid_record"})
+        elif stretch.found is Found.GONE:
+            with clear_errors(self.bootstrap):
+                raise KafkaException(stretch.error)
+        elif stretch.found is Found.FELL:  # what is known stays true, and is not published again as it was
+            self._log.begin({self._place: 0})
+
+    def _refuse(self, error: AcktreeError) -> None:
         """Log once that this process continues with what it knows."""
         if not self.refused:
             self.refused = (
                 f"topic {self._topic} is no longer readable, so neither newer versions nor "
-                f"operator settings are applied: {error.str()}"
+                f"operator settings are applied: {error}"
             )
             log.error("%s", self.refused, extra={"action": "registry_refused"})
 
     def close(self) -> None:
         self._consumer.close()
-
-
-def _is_transient_error(message: Message | None) -> bool:
-    """Return whether a message is an error of a broker that is away or not ready; librdkafka retries."""
-    error = None if message is None else message.error()
-    return error is not None and is_transient(error)
 
 
 def read_history(bootstrap: str, name: str, user: Settings) -> History:
@@ -298,28 +311,26 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
         BrokerUnreachable: no broker answers. NotAuthorized: a registry may not be read.
     """
     histories = {registry_topic(name): History(name) for name in names}
-    left = set(histories)
-    settings = consumer_settings(bootstrap, "acktree.registry", user, enable_partition_eof=True)
-    consumer = make_consumer(settings)
+    left = {(topic, 0) for topic in histories}
+    group = "acktree.registry"
+    consumer = make_consumer(reader_settings(bootstrap, group, user))
+    reader = LogReader(consumer, bootstrap, group, user)
     try:
         with clear_errors(bootstrap):
-            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in histories])
+            reader.begin(dict.fromkeys(left, 0))
             while left:
-                message = consumer.poll(BROKER_TIMEOUT_S)
-                if message is None:
-                    errors = {topic: _topic_error(consumer, topic) for topic in left}
-                    deleted = {topic for topic, why in errors.items() if why is not None and is_missing(why)}
-                    if not deleted:
-                        raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
-                    left -= deleted
-                    continue
-                topic = message.topic() or ""
-                if (error := message.error()) is None:
-                    histories[topic].add(message)
-                elif error.code() == KafkaError._PARTITION_EOF or is_missing(error):
-                    left.discard(topic)
-                else:
-                    raise as_clear_error(error, bootstrap)
+                stretches = reader.read(MAX_RECORDS, BROKER_TIMEOUT_S)
+                for stretch in stretches:
+                    for record in stretch.records:
+                        histories[stretch.place[0]].add(record)
+                gone = {stretch.place for stretch in stretches if stretch.found is Found.GONE}
+                done = gone | {place for place in left if reader.is_at_end(place)}
+                if not stretches and not done:
+                    errors = {place: _topic_error(consumer, place[0]) for place in left}
+                    done = {place for place, why in errors.items() if why is not None and is_missing(why)}
+                    if not done:
+                        raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)[0]}")
+                left -= done
     finally:
         consumer.close()
     return [history for history in histories.values() if history.versions]

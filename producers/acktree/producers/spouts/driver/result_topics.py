@@ -13,6 +13,7 @@ from confluent_kafka import Message, TopicPartition
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.errors import as_clear_error
 from acktree.core.kafka.log_reader import Found, LogReader, Stretch
 from acktree.wire.codec import decode_result_record
 from acktree.wire.control_records import Absent, ReplayCommand, Result
@@ -59,6 +60,7 @@ class ResultTopics:
     def __init__(
         self,
         log: LogReader,
+        bootstrap: str,
         bounds: Callable[[TopicPartition], tuple[int, int]],
         clock_ahead_s: Callable[[], float | None],
     ) -> None:
@@ -66,7 +68,7 @@ class ResultTopics:
 
         ``clock_ahead_s``: how far this machine's clock is ahead of the broker's; None: not known.
         """
-        self._log, self._bounds, self._clock_ahead_s = log, bounds, clock_ahead_s
+        self._log, self._bootstrap, self._bounds, self._clock_ahead_s = log, bootstrap, bounds, clock_ahead_s
         self._fetched: deque[tuple[str, _Fetched]] = deque()
         self._unread: dict[str, int] = {}
         """By topic where it ended when it was added; only of those that are not read so far."""
@@ -134,6 +136,8 @@ class ResultTopics:
         if stretch.found is Found.READ:
             yield from ((topic, message) for message in stretch.records)
             return
+        if stretch.found is Found.GONE:
+            raise as_clear_error(stretch.error, self._bootstrap)
         yield topic, LostResults(topic, stretch.start, stretch.end, CAUSES[stretch.found])
         if stretch.found is Found.FELL:
             first, end = self._bounds(TopicPartition(*stretch.place))

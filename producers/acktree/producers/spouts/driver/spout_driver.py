@@ -100,6 +100,7 @@ class SpoutDriver:
         self._results = SpoutResults(
             ResultTopics(
                 LogReader(self._consumer, options.bootstrap, group, user),
+                options.bootstrap,
                 self._bounds,
                 lambda: self._reporter.clock_ahead_s,
             ),
