@@ -102,3 +102,22 @@ def test_the_cap_holds_where_spark_gives_no_limit(calls: Calls):
         logged = application(tester).checkpoint.offsets
         assert len(logged) >= len(WORDS) / 2
         assert sorted(tester.values("words")) == sorted(WORDS)
+
+
+@pytest.mark.parametrize("topic", ["lines", "words"])
+def test_a_damaged_record_stops_neither_a_bolt_nor_a_spout_that_may_lose_records(
+    topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with two_stages(failOnDataLoss="false") as tester:
+        tester.send("lines", "a", partition=0)
+        tester.run_until_done()
+        tester.kill("lines" if topic == "lines" else "keep", restart_after_s=5)
+        tester.send("lines", "b", partition=0)
+        tester.run_for(2)
+        log = next(each for each in tester.cluster.topics[topic].partitions if each.end_offset > 1)
+        log.damage(next(each.offset for each in reversed(log.records) if each.value == b"b"))
+        tester.send("lines", "c", partition=0)
+        tester.run_until_done()
+        lost = {"a", "c"} if topic == "lines" else {"a", "b", "c"}
+        assert set(tester.values("out")) == lost
+    assert "are damaged in the log" in caplog.text

@@ -13,9 +13,14 @@ from confluent_kafka import KafkaError, TopicPartition
 from numpy.typing import NDArray
 
 from acktree.core import world
-from acktree.core.kafka.errors import as_clear_error
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged
+from acktree.core.kafka.unreadable import find_continuation
 from acktree.producers.ledger.partitions.blocks import block_firsts
-from acktree.producers.spouts.driver.sources.log_bounds import next_available
+from acktree.producers.spouts.driver.sources.log_bounds import (
+    OffsetOutOfRange,
+    log_damaged,
+    next_available,
+)
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, Place, fetching
 from acktree.wire.errors import AcktreeError
@@ -106,6 +111,8 @@ def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
                 position = max(position, offset)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 position = _go_on(range_, source, position)
+            elif is_damaged(error):
+                position = _pass_damaged(range_, source, position)
             elif not error.retriable():
                 raise as_clear_error(error, range_.options.bootstrap)
         if len(fetched.offsets) or fetched.errors:
@@ -125,6 +132,29 @@ def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
         source.position = place, position
     else:
         source.release(place)
+
+
+def _pass_damaged(range_: ReadRange, source: Fetching, position: int) -> int:
+    """Continue behind records that nobody can read; what they led to is emitted again, or was never emitted.
+
+    Raises:
+        OffsetOutOfRange: they are those of a spout's source, and failOnDataLoss is true.
+    """
+    options = range_.options
+    with clear_errors(options.bootstrap, f"{range_.topic}/{range_.partition}"):
+        found = find_continuation(options.bootstrap, options.kafka, options.group, *range_.place, position)
+    following = min(max(found.next_offset, position), range_.end)
+    if following > position:
+        if options.spout and options.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{range_.topic}/{range_.partition}: offsets {position} to {following - 1} are damaged in "
+                "the log and cannot be read. To skip them and count them as done, start with "
+                f"failOnDataLoss=false; to continue elsewhere, set the offset of group {options.group} with "
+                "kafka-consumer-groups"
+            )
+        log_damaged(range_.place, position, following)
+    source.move(range_.place, following, range_.end)
+    return following
 
 
 def _go_on(range_: ReadRange, source: Fetching, position: int) -> int:
