@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from acktree.core import world
-from acktree.core.errors import BrokerRefused
+from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.core.kafka.clients import make_consumer, make_producer
 from acktree.core.kafka.settings import producer_settings
 from acktree.core.topology import registry
@@ -99,6 +99,27 @@ def test_a_topology_that_is_deleted_while_all_are_read_is_left_out(
     found, _ = opened()
     found.close()
     assert [each.name for each in read_histories(kafka, [unique, f"{unique}-gone"], {})] == [unique]
+
+
+class Repeating(Unready):
+    """A consumer that says again and again that a topic does not exist, and nothing of the others."""
+
+    def consume(self, most: int, timeout_s: float) -> Any:
+        self.refusals["consume"] = [KafkaError.UNKNOWN_TOPIC_OR_PART]
+        world.sleep(1.0)
+        return super().consume(most, timeout_s)
+
+
+def test_a_broker_that_only_repeats_that_a_topic_is_gone_is_not_awaited_for_ever(
+    opened: Open, kafka: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened()[0].close()
+    gone = f"{unique}-gone"
+    monkeypatch.setattr(
+        registry, "make_consumer", lambda given: Repeating(make_consumer(given), registry_topic(gone))
+    )
+    with pytest.raises(BrokerUnreachable, match=registry_topic(unique)):
+        read_histories(kafka, [unique, gone], {})
 
 
 @pytest.mark.real

@@ -318,18 +318,21 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
     try:
         with clear_errors(bootstrap):
             reader.begin(dict.fromkeys(left, 0))
+            until_s = world.monotonic_s() + BROKER_TIMEOUT_S
             while left:
-                stretches = reader.read(MAX_RECORDS, BROKER_TIMEOUT_S)
+                stretches = reader.read(MAX_RECORDS, max(0.0, until_s - world.monotonic_s()))
                 for stretch in stretches:
                     for record in stretch.records:
                         histories[stretch.place[0]].add(record)
                 gone = {stretch.place for stretch in stretches if stretch.found is Found.GONE}
                 done = gone | {place for place in left if reader.is_at_end(place)}
-                if not stretches and not done:
+                if not (stretches or done) and world.monotonic_s() >= until_s:
                     errors = {place: _topic_error(consumer, place[0]) for place in left}
                     done = {place for place, why in errors.items() if why is not None and is_missing(why)}
                     if not done:
                         raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)[0]}")
+                if stretches or done:
+                    until_s = world.monotonic_s() + BROKER_TIMEOUT_S
                 left -= done
     finally:
         consumer.close()
