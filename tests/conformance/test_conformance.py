@@ -5,6 +5,7 @@ import inspect
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,12 @@ CLIENTS: list[tuple[type, type, Callable[[], Any]]] = [
     (SimulatedProducer, Producer, lambda: Producer({"bootstrap.servers": "127.0.0.1:1"})),
     (SimulatedAdmin, AdminClient, lambda: AdminClient({"bootstrap.servers": "127.0.0.1:1"})),
 ]
-STUBS = ast.parse((Path(confluent_kafka.__file__).parent / "cimpl.pyi").read_text())
+
+
+@cache
+def stubs() -> ast.Module:
+    """Return confluent's stubs."""
+    return ast.parse((Path(confluent_kafka.__file__).parent / "cimpl.pyi").read_text())
 
 
 def methods(simulated: type) -> list[str]:
@@ -124,7 +130,7 @@ def real_parameters(real: type, name: str) -> list[str]:
         return list(inspect.signature(getattr(real, name)).parameters)[1:]
     kind = "Consumer" if real is AdminClient and name == "list_topics" else real.__name__
     kind = "Producer" if real is AdminClient and name == "poll" else kind
-    (stub,) = (node for node in STUBS.body if isinstance(node, ast.ClassDef) and node.name == kind)
+    (stub,) = (node for node in stubs().body if isinstance(node, ast.ClassDef) and node.name == kind)
     found: dict[str, None] = {}
     for node in stub.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:

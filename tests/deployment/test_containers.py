@@ -21,8 +21,9 @@ from acktree.core.topology.file import parse_topology
 from deployment.pods import assert_command_exists, assert_confined, assert_probed, pods_of
 
 DOCKER = Path(__file__).parents[2] / "docker"
-KUBERNETES = yaml.safe_load((DOCKER / "kubernetes" / "acktree.yaml").read_text())["items"]
-COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+# libyaml's loader: every process of a run reads these.
+KUBERNETES = yaml.load((DOCKER / "kubernetes" / "acktree.yaml").read_text(), yaml.CSafeLoader)["items"]
+COMPOSE = yaml.load((DOCKER / "compose.yaml").read_text(), yaml.CSafeLoader)
 OURS = ("topology", "acker", "worker", "spark", "ui")
 
 

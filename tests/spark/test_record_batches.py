@@ -115,6 +115,6 @@ def test_sizes_around_the_bounds_of_varints(size: int):
     assert read(data) == rows
 
 
-@pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([[b"a"], []])])
+@pytest.mark.parametrize("column", [[1, 2], [[b"a"], []]])
 def test_columns_of_other_types_have_no_cells(column):
-    assert find_cells(column, 2) is None
+    assert find_cells(pa.array(column), 2) is None
