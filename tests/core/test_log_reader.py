@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.core import world
+from acktree.core.errors import NotAuthorized
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.log_reader import Found, LogReader, Stretch, reader_settings
 from acktree.core.kafka.unreadable import find_continuation
@@ -102,3 +105,59 @@ def test_a_log_that_ends_in_front_of_the_position_has_fallen_and_is_read_when_it
     assert read_to(reader, 50) == [Stretch(PLACE, Found.FELL, END, 50)]
     reader.begin({PLACE: 7})
     assert spans(read_to(reader, END)) == [(Found.READ, 7, 9)]
+
+
+class Scripted:
+    """A consumer whose calls return these entries: a place, an offset, and the code of an error."""
+
+    def __init__(self, *calls: list[Any]) -> None:
+        self._calls = [*calls]
+
+    def consume(self, _most: int, _wait_s: float) -> list[Any]:
+        return [*map(message, self._calls.pop(0))] if self._calls else []
+
+    def incremental_assign(self, _places: Any) -> None:
+        pass
+
+
+def message(entry: Any) -> Any:
+    place, offset, code = entry if len(entry) == 3 else (*entry, None)
+    error = None if code is None else KafkaError(code)
+    about = {"topic": place[0], "partition": place[1], "offset": offset, "error": error}
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in about.items()})
+
+
+def scripted(*calls: list[Any]) -> LogReader:
+    reader = LogReader(Scripted(*calls), "nowhere", "reader", {})  # type: ignore[arg-type]
+    reader.begin({PLACE: 0, OTHER: 0})
+    return reader
+
+
+OTHER = "log", 1
+
+
+@pytest.mark.parametrize("code", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT])
+def test_records_around_an_error_that_passes_are_all_returned(code: int) -> None:
+    """One that was left out would count as an offset without a record."""
+    reader = scripted([(PLACE, 0), (PLACE, None, code), (PLACE, 1)], [(PLACE, 2)])
+    found = [*reader.read(10, 0.0), *reader.read(10, 0.0)]
+    assert [record.offset() for each in found for record in each.records] == [0, 1, 2]
+
+
+def test_what_came_with_an_error_that_does_not_pass_is_returned_before_it_is_raised() -> None:
+    refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    reader = scripted([(PLACE, 0), (OTHER, None, refused), (PLACE, 1)], [(PLACE, 2)])
+    assert spans(reader.read(10, 0.0)) == [(Found.READ, 0, 2)]
+    with pytest.raises(NotAuthorized, match="log/1"):
+        reader.read(10, 0.0)
+    assert spans(reader.read(10, 0.0)) == [(Found.READ, 2, 3)]
+
+
+def test_offsets_that_were_read_past_hold_no_record() -> None:
+    end = KafkaError._PARTITION_EOF
+    reader = scripted([(PLACE, 3), (PLACE, 7), (PLACE, 9, end)], [(PLACE, 9, end)], [(OTHER, 5, end)])
+    (found,) = reader.read(10, 0.0)
+    assert (found.found, found.start, found.end) == (Found.READ, 0, 9)
+    assert [record.offset() for record in found.records] == [3, 7]
+    assert reader.read(10, 0.0) == []
+    assert reader.read(10, 0.0) == [Stretch(OTHER, Found.READ, 0, 5)]

@@ -13,16 +13,26 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import ask_bounds, consume_ready
-from acktree.core.kafka.errors import clear_errors, is_damaged, is_missing, is_transient, is_unreadable
+from acktree.core.kafka.clients import consume_ready
+from acktree.core.kafka.errors import (
+    as_clear_error,
+    clear_errors,
+    is_damaged,
+    is_missing,
+    is_transient,
+    is_unreadable,
+)
 from acktree.core.kafka.settings import Settings, consumer_settings
 from acktree.core.kafka.unreadable import find_continuation
+from acktree.wire.errors import AcktreeError
 
 Place = tuple[str, int]
 """Topic and partition."""
 
 LAG_S = 2.0
 """For so long a log that ends in front of a position may be that of a new leader that lags behind."""
+LOOK_S = 1.0
+"""How long a broker may take to say where a log begins and ends."""
 AGAIN_AFTER_S = 0.2
 """When a partition is tried again that could not be read for a reason that passes."""
 
@@ -80,6 +90,7 @@ class LogReader:
         self._consumer = consumer
         self._bootstrap, self._group, self._user = bootstrap, group, user
         self._positions: dict[Place, _Position] = {}
+        self._refused: AcktreeError | None = None
 
     def begin(self, starts: Mapping[Place, int]) -> None:
         """Read partitions from these offsets on; what was fetched of them does not count any more."""
@@ -116,40 +127,47 @@ class LogReader:
         self._switch([place for place in places if self._positions[place].is_paused], False)
 
     def _switch(self, places: Collection[Place], is_paused: bool) -> None:
-        if places:
+        assigned = [TopicPartition(*place) for place in places if self._positions[place].again_s is None]
+        if assigned:
             switch = self._consumer.pause if is_paused else self._consumer.resume
-            switch([TopicPartition(*place) for place in places])
-        for place in places:
-            self._positions[place].is_paused = is_paused
+            switch(assigned)
+        for each in assigned:
+            self._positions[each.topic, each.partition].is_paused = is_paused
 
     def read(self, max_records: int, wait_s: float) -> list[Stretch]:
         """Return what has come, or what comes first within ``wait_s``.
 
         Raises:
-            BrokerRefused, NotAuthorized: a partition can be read no more, for a reason that does not pass.
+            BrokerRefused, NotAuthorized: something can be read no more, for a reason that does not pass. What
+                had come by then was returned by the call before.
         """
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
         self._try_again()
-        stretches: list[Stretch] = []
         records: dict[Place, list[Message]] = {}
-        troubled: dict[Place, KafkaError] = {}
+        unreadable: dict[Place, KafkaError] = {}
         ends: dict[Place, int] = {}
         for message in consume_ready(self._consumer, max_records, wait_s):
             place = message.topic() or "", message.partition() or 0
             offset, error = message.offset() or 0, message.error()
-            if error is not None and not message.topic() and not is_transient(error):
-                with clear_errors(self._bootstrap):
-                    raise KafkaException(error)
-            if (position := self._positions.get(place)) is None or place in troubled:
-                continue  # after an error all is read again from the position on
-            if error is None and offset >= position.next_offset:
+            position = self._positions.get(place)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if position is not None and (is_missing(error) or is_unreadable(error)):
+                    unreadable.setdefault(place, error)
+                elif (position is not None or not place[0]) and not is_transient(error):
+                    self._refused = as_clear_error(error, self._bootstrap, "/".join(map(str, place)))
+                    self._refused.__cause__ = KafkaException(error)
+            elif position is None or place in unreadable:
+                continue  # it is begun again, at its position
+            elif error is None and offset >= position.next_offset:
                 records.setdefault(place, []).append(message)
                 ends[place] = max(ends.get(place, 0), offset + 1)
                 position.is_at_end = False
-            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+            elif error is not None:
                 ends[place] = max(ends.get(place, 0), offset)
                 position.is_at_end = True
-            elif error is not None:
-                troubled[place] = error
+        stretches: list[Stretch] = []
         for place, end in ends.items():
             position = self._positions[place]
             position.beyond_since_s = None
@@ -157,8 +175,10 @@ class LogReader:
                 read = records.get(place, ())
                 stretches.append(Stretch(place, Found.READ, position.next_offset, end, read))
                 position.next_offset = end
-        for place, error in troubled.items():
+        for place, error in unreadable.items():
             stretches += self._look(place, error)
+        if self._refused is not None and not stretches:
+            return self.read(0, 0.0)  # which raises it
         return stretches
 
     def _look(self, place: Place, error: KafkaError) -> list[Stretch]:
@@ -168,30 +188,28 @@ class LogReader:
         if is_missing(error):
             self.end([place])
             return [Stretch(place, Found.GONE, at, at, error=error)]
-        if not is_unreadable(error):
-            if not is_transient(error):
-                with clear_errors(self._bootstrap, f"{place[0]}/{place[1]}"):
-                    raise KafkaException(error)
-            return []
         try:
-            first, last = ask_bounds(self._consumer, TopicPartition(*place))
+            first, last = self._consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
             following = at
             if first <= at < last and is_damaged(error):
                 found = find_continuation(self._bootstrap, self._user, self._group, *place, at)
                 following = found.next_offset
         except KafkaException as unknown:
-            if not is_transient(unknown.args[0]):
+            if not (is_transient(unknown.args[0]) or unknown.args[0].code() == KafkaError._UNKNOWN_PARTITION):
                 with clear_errors(self._bootstrap, f"{place[0]}/{place[1]}"):
                     raise
-            self._wait(place, position)
+            self._wait(place, position)  # its broker is away, and this client may forget it for a moment
             return []
         if at < first:
             self.begin({place: first})
             return [Stretch(place, Found.REMOVED, at, first)]
         if at > last:
             return self._beyond(place, last, position)
+        if following == at:
+            self._wait(place, position)  # the error was of an earlier moment
+            return []
         self.begin({place: following})
-        return [Stretch(place, Found.DAMAGED, at, following)] if following > at else []
+        return [Stretch(place, Found.DAMAGED, at, following)]
 
     def _beyond(self, place: Place, end: int, position: _Position) -> list[Stretch]:
         """Return that a log has fallen, once it has ended in front of a position for long enough."""
