@@ -15,6 +15,10 @@ BIN    := $(VENV)/bin
 PYTHON_RUN := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
 PYTEST := $(PYTHON_RUN) tests/run.py --numprocesses=$(TEST_JOBS) --dist=loadgroup -rs --durations=15
 
+# What Python can only warn of: a coroutine that was never awaited, what was never closed, an error nobody saw.
+STRICT := -W error:coroutine:RuntimeWarning -W error::ResourceWarning \
+    -W error::pytest.PytestUnraisableExceptionWarning -W error::pytest.PytestUnhandledThreadExceptionWarning
+
 SEEDS  ?= 1500
 CORE_SEEDS ?= 100000
 
@@ -40,11 +44,11 @@ demo: $(VENV)/.demo
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/acktree demo --lines $(LINES)
 
 test: $(VENV)/.warm
-	$(PYTEST) --left-behind --cpu-budget $(CPU_BUDGET_S) -m 'not slow and not bench'
+	$(PYTEST) $(STRICT) --left-behind --cpu-budget $(CPU_BUDGET_S) -m 'not slow and not bench'
 
 # What to run while editing: pure and simulated tests, without a JVM.
 test-fast: $(VENV)/.warm
-	$(PYTEST) --left-behind -m 'not slow and not bench and not broker and not spark and not jvm'
+	$(PYTEST) $(STRICT) --left-behind -m 'not slow and not bench and not broker and not spark and not jvm'
 
 # Every command behind a figure of the docs, in its smallest form.
 test-benches: $(VENV)/.warm

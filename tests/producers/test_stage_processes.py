@@ -44,7 +44,7 @@ DEADLINE_S = stretched(120)
 TOPOLOGY = """
 name = "{name}"
 ackers = 1
-message_timeout_s = 10
+message_timeout_s = {timeout_s}
 [spouts.split]
 topics = ["{name}.lines"]
 emits = ["{name}.words"]
@@ -93,7 +93,8 @@ class StageOnABroker:
         self.apply(1)
 
     def apply(self, tasks: int) -> None:
-        apply_topology(self.bootstrap, parse_topology(TOPOLOGY.format(name=self.name, tasks=tasks)), {})
+        text = TOPOLOGY.format(name=self.name, tasks=tasks, timeout_s=stretched(10))
+        apply_topology(self.bootstrap, parse_topology(text), {})
 
     def send(self, lines: list[str]) -> None:
         producer = make_producer({"bootstrap.servers": self.bootstrap})

@@ -61,7 +61,7 @@ class StageTester:
         name: str,
         folder: Path,
         *,
-        timeout_s: float = 30,
+        timeout_s: float = stretched(30),
         block: int = 1,
     ) -> None:
         self.spark, self.bootstrap, self.name, self.folder = spark, bootstrap, name, folder
