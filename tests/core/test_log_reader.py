@@ -13,7 +13,7 @@ from acktree.console.devbroker.broker import LocalBroker
 from acktree.core import world
 from acktree.core.errors import NotAuthorized
 from acktree.core.kafka.clients import make_consumer
-from acktree.core.kafka.log_reader import Found, LogReader, Stretch, reader_settings
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.unreadable import find_continuation
 from deadlines import ANSWER_S, stretched
 
@@ -49,9 +49,9 @@ def consumer(broker: LocalBroker) -> Iterator[Consumer]:
     made.close()
 
 
-def read_to(reader: LogReader, end: int) -> list[Stretch]:
+def read_to(reader: LogReader, end: int) -> list[LogRange]:
     """Return what comes up to an offset."""
-    found: list[Stretch] = []
+    found: list[LogRange] = []
     deadline_s = world.monotonic_s() + stretched(30)
     while not found or found[-1].end < end:
         assert world.monotonic_s() < deadline_s, found
@@ -59,8 +59,8 @@ def read_to(reader: LogReader, end: int) -> list[Stretch]:
     return found
 
 
-def spans(found: list[Stretch]) -> list[tuple[Found, int, int]]:
-    """Return what was found where, stretches of one kind in a row as one."""
+def spans(found: list[LogRange]) -> list[tuple[Found, int, int]]:
+    """Return what was found where, ranges of one kind in a row as one."""
     joined: list[tuple[Found, int, int]] = []
     for each in found:
         start = joined.pop()[1] if joined and joined[-1][0] is each.found else each.start
@@ -68,7 +68,7 @@ def spans(found: list[Stretch]) -> list[tuple[Found, int, int]]:
     return joined
 
 
-def test_a_damaged_batch_is_one_stretch_between_the_records_in_front_of_it_and_behind(
+def test_a_damaged_batch_is_one_range_between_the_records_in_front_of_it_and_behind(
     broker: LocalBroker, consumer: Consumer
 ) -> None:
     reader = LogReader(consumer, broker.bootstrap, "reader", {})
@@ -86,9 +86,7 @@ def test_the_records_behind_a_damaged_batch_are_found_every_time(broker: LocalBr
         assert (found.next_offset, list(found.damaged)) == (6, [3, 4, 5])
 
 
-def test_what_was_removed_from_the_front_of_a_log_is_a_stretch(
-    broker: LocalBroker, consumer: Consumer
-) -> None:
+def test_what_was_removed_from_the_front_of_a_log_is_a_range(broker: LocalBroker, consumer: Consumer) -> None:
     reader = LogReader(consumer, broker.bootstrap, "reader", {})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     before = TopicPartition(*PLACE, 7)
@@ -102,7 +100,7 @@ def test_a_log_that_ends_in_front_of_the_position_has_fallen_and_is_read_when_it
 ) -> None:
     reader = LogReader(consumer, broker.bootstrap, "reader", {})
     reader.begin({PLACE: 50})
-    assert read_to(reader, 50) == [Stretch(PLACE, Found.FELL, END, 50)]
+    assert read_to(reader, 50) == [LogRange(PLACE, Found.FELL, END, 50)]
     reader.begin({PLACE: 7})
     assert spans(read_to(reader, END)) == [(Found.READ, 7, 9)]
 
@@ -160,4 +158,4 @@ def test_offsets_that_were_read_past_hold_no_record() -> None:
     assert (found.found, found.start, found.end) == (Found.READ, 0, 9)
     assert [record.offset() for record in found.records] == [3, 7]
     assert reader.read(10, 0.0) == []
-    assert reader.read(10, 0.0) == [Stretch(OTHER, Found.READ, 0, 5)]
+    assert reader.read(10, 0.0) == [LogRange(OTHER, Found.READ, 0, 5)]

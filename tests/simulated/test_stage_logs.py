@@ -7,7 +7,7 @@ import pytest
 from acktree.core import world
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
-from acktree.producers import BasicBolt, RetryLater
+from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss
 from acktree.producers.stages.source_reader import SourceReader
 from acktree.producers.stages.stage_task import StageTask
@@ -17,14 +17,15 @@ from simulated.test_stages import TEXT, counted, running
 LOSSY = TEXT.replace("max_attempts = 3", "max_attempts = 3\nspark = {fail_on_data_loss = false}")
 
 
-class Copy(BasicBolt):
-    slow = b""
-    slow_s = 0.0
-    seconds = 0.0
+def copying(seconds: float = 0.0, slow: bytes = b"", slow_s: float = 0.0) -> type[BasicBolt]:
+    """Return a bolt that emits each line; it takes ``seconds``, and one of them ``slow_s``."""
 
-    def execute(self, tup: Any, emit: Any) -> None:
-        world.sleep(self.slow_s if tup.value == self.slow else self.seconds)
-        emit(tup.value)
+    class CopiesLines(BasicBolt):
+        def execute(self, tup: Any, emit: Any) -> None:
+            world.sleep(slow_s if tup.value == slow else seconds)
+            emit(tup.value)
+
+    return CopiesLines
 
 
 def log_of(t: TopologyTester, topic: str = "lines", partition: int = 0) -> Any:
@@ -39,7 +40,7 @@ def send(t: TopologyTester, texts: Any, partition: int = 0) -> None:
 def test_a_damaged_line_is_skipped_and_said_where_losses_are_allowed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with running(Copy, text=LOSSY) as t:
+    with running(copying(), text=LOSSY) as t:
         send(t, ("0", "1", "2", "3"))
         log_of(t).damage(2)
         send(t, "ab", partition=1)
@@ -52,7 +53,7 @@ def test_a_damaged_line_is_skipped_and_said_where_losses_are_allowed(
 
 
 def test_a_damaged_line_stops_a_stage_after_all_that_is_in_front_of_it() -> None:
-    with running(Copy, restart_on=()) as t:
+    with running(copying(), restart_on=()) as t:
         send(t, map(str, range(500)))
         log_of(t).damage(400)
         with pytest.raises(DataLoss, match=r"offsets 400 to 400 are damaged.*failOnDataLoss=false"):
@@ -64,10 +65,8 @@ def test_a_damaged_line_stops_a_stage_after_all_that_is_in_front_of_it() -> None
 def test_a_record_of_a_lost_end_is_not_executed_for_the_one_that_stands_there_now() -> None:
     """It waits behind a slow one of its chunk while the log loses its end and is written again."""
 
-    class OneSlow(Copy):
-        slow, slow_s, seconds = b"old40", 20.0, 0.001
-
-    with running(OneSlow, partitions=1, text=LOSSY.replace("message_timeout_s = 10", "")) as t:
+    one_slow = copying(0.001, b"old40", 20.0)
+    with running(one_slow, partitions=1, text=LOSSY.replace("message_timeout_s = 10", "")) as t:
         send(t, (f"old{number}" for number in range(2000)))
         t.run_until(lambda: (t.committed("lines", 0) or 0) >= 40)
         t.run_for(1.0)
@@ -84,10 +83,7 @@ def test_a_record_of_a_lost_end_is_not_executed_for_the_one_that_stands_there_no
 def test_a_log_that_loses_its_end_below_what_was_fetched_ahead_loses_no_record_in_silence(
     is_allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Slow(Copy):
-        seconds = 0.05
-
-    with running(Slow, partitions=1, text=LOSSY if is_allowed else TEXT, restart_on=()) as t:
+    with running(copying(0.05), partitions=1, text=LOSSY if is_allowed else TEXT, restart_on=()) as t:
         send(t, (f"old{number}" for number in range(4900)))
         t.run_for(3.0)
         log_of(t).truncate(4800)
@@ -104,10 +100,7 @@ def test_a_log_that_loses_its_end_below_what_was_fetched_ahead_loses_no_record_i
 
 
 def test_a_log_that_ends_below_what_is_planned_ends_no_process_where_losses_are_allowed() -> None:
-    class Slow(Copy):
-        seconds = 0.05
-
-    with running(Slow, partitions=1, text=LOSSY, restart_on=()) as t:
+    with running(copying(0.05), partitions=1, text=LOSSY, restart_on=()) as t:
         send(t, (f"old{number}" for number in range(200)))
         t.run_for(2.0)
         process = t.service("split").process
@@ -121,7 +114,7 @@ def test_a_log_that_ends_below_what_is_planned_ends_no_process_where_losses_are_
 
 def test_a_gap_of_offsets_costs_one_step() -> None:
     gap = 500_000_000
-    with running(Copy) as t:
+    with running(copying()) as t:
         send(t, "a")
         t.run_until_done()
         log_of(t).end_offset += gap
@@ -132,10 +125,9 @@ def test_a_gap_of_offsets_costs_one_step() -> None:
 
 
 def test_a_gap_is_passed_while_what_is_in_front_of_it_is_not_done() -> None:
-    class SlowFirst(Copy):
-        slow, slow_s = b"a", 60.0
-
-    with running(SlowFirst, partitions=1, text=TEXT.replace("message_timeout_s = 10", "")) as t:
+    with running(
+        copying(slow=b"a", slow_s=60.0), partitions=1, text=TEXT.replace("message_timeout_s = 10", "")
+    ) as t:
         send(t, "a")
         t.run_for(1)
         log_of(t).end_offset += 1_000_000
@@ -148,17 +140,16 @@ def test_a_gap_is_passed_while_what_is_in_front_of_it_is_not_done() -> None:
 def test_a_due_retry_does_not_wait_behind_the_records_that_are_planned() -> None:
     tried_s: list[float] = []
 
-    class Slow(Copy):
-        seconds = 1.0
-
+    class RetriesOneLine(BasicBolt):
         def execute(self, tup: Any, emit: Any) -> None:
-            super().execute(tup, emit)
+            world.sleep(1.0)
+            emit(tup.value)
             if tup.value == b"retry":
                 tried_s.append(world.monotonic_s())
                 if len(tried_s) == 1:
                     raise RetryLater(5, "in five seconds")
 
-    with running(Slow, partitions=1) as t:
+    with running(RetriesOneLine, partitions=1) as t:
         send(t, ["retry", *map(str, range(3000))])
         t.run_until(lambda: len(tried_s) == 2, 60)
         assert tried_s[1] - tried_s[0] < 20
@@ -166,7 +157,7 @@ def test_a_due_retry_does_not_wait_behind_the_records_that_are_planned() -> None
 
 def test_a_stage_reads_a_topic_no_more_that_a_new_version_takes_out_of_its_spout() -> None:
     both = TEXT.replace('topics = ["lines"]', 'topics = ["lines", "other"]')
-    with running(Copy, partitions=1, text=both, restart_on=()) as t:
+    with running(copying(), partitions=1, text=both, restart_on=()) as t:
         for topic in ("lines", "other"):
             t.send(topic, f"of {topic}")
         t.run_until_done()
@@ -195,10 +186,7 @@ def test_large_records_wait_in_the_log_and_not_in_memory(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(StageTask, "_plan", watched)
 
-    class Slow(Copy):
-        seconds = 0.1
-
-    with running(Slow) as t:
+    with running(copying(0.1)) as t:
         for number in range(100):
             t.send("lines", b"x" * 200_000, partition=number % 2)
             t.run_for(0.01)
@@ -211,11 +199,11 @@ def test_large_records_wait_in_the_log_and_not_in_memory(monkeypatch: pytest.Mon
 def test_a_damaged_result_costs_a_replay_of_what_is_in_flight_and_stops_nothing(
     is_running: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class SlowCount(BasicBolt):
+    class CountsSlowly(BasicBolt):
         def execute(self, tup: Any, emit: Any) -> None:
             world.sleep(2.0)
 
-    with running(Copy, SlowCount, restart_on=()) as t:
+    with running(copying(), CountsSlowly, restart_on=()) as t:
         send(t, ["a"])
         t.run_until(lambda: t.values("words") == ["a"])
         if is_running:
@@ -233,7 +221,7 @@ def test_a_damaged_result_costs_a_replay_of_what_is_in_flight_and_stops_nothing(
 
 
 def test_a_damaged_record_of_the_registry_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    with running(Copy, partitions=1, restart_on=()) as t:
+    with running(copying(), partitions=1, restart_on=()) as t:
         send(t, ["a"])
         t.run_until_done()
         registry = log_of(t, "t.topology")
@@ -249,3 +237,44 @@ def test_a_damaged_record_of_the_registry_stops_nobody(caplog: pytest.LogCapture
         assert t.values("words") == ["a", "b"]
         assert t.service("count").runner._registry.history.latest.spouts["split"].max_attempts == 4
     assert f"t.topology/0: offsets {at} to {at} are damaged in the log and skipped" in caplog.text
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_a_line_that_is_damaged_before_its_retry_is_lost_or_stops_the_stage_but_is_never_just_done(
+    is_allowed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class DelaysBadLines(BasicBolt):
+        def execute(self, tup: Any, emit: Any) -> None:
+            if tup.value == b"bad":
+                raise RetryLater(5, "not yet")
+            emit(tup.value)
+
+    with running(DelaysBadLines, partitions=1, text=LOSSY if is_allowed else TEXT, restart_on=()) as t:
+        send(t, ["bad", "good"])
+        t.run_until(lambda: t.values("words") == ["good"])
+        log_of(t).damage(0)
+        if is_allowed:
+            t.run_until_done()
+            t.run_for(10)
+            assert (t.committed("lines", 0), counted(t, "lost")) == (2, 1)
+        else:
+            with pytest.raises(DataLoss, match="offsets 0 to 0 are damaged"):
+                t.run_for(30)
+            assert t.committed("lines", 0) == 0
+    assert "lines/0: offsets 0 to 0 are damaged in the log" in caplog.text
+
+
+def test_a_line_that_is_damaged_when_it_is_given_up_becomes_a_dead_letter_that_says_so() -> None:
+    class RejectsWords(BasicBolt):
+        def execute(self, tup: Any, emit: Any) -> None:
+            world.sleep(1.0)
+            raise Reject("never")
+
+    with running(copying(), RejectsWords, partitions=1, restart_on=()) as t:
+        send(t, ["bad"])
+        t.run_until(lambda: t.values("words") == ["bad"])
+        log_of(t).damage(0)
+        t.run_until_done()
+        (letter,) = t.dead_letters()
+        assert (letter.value, letter.reason) == (None, "never")
+        assert t.committed("lines", 0) == 1

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from pyroaring import BitMap64
 
 from acktree.core.kafka.clients import make_consumer
-from acktree.core.kafka.log_reader import Found, LogReader, Stretch, reader_settings
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import Settings
 from acktree.producers.tuples import Place, Record
 
@@ -41,14 +41,14 @@ class _Fetched:
         """What nobody can read, likewise."""
         self.size = 0
 
-    def add(self, stretch: Stretch) -> None:
-        if stretch.found is Found.READ:
-            self.records.extend(cast(Record, message) for message in stretch.records)
-            self.size += sum(map(size_of, stretch.records))
+    def add(self, log_range: LogRange) -> None:
+        if log_range.found is Found.READ:
+            self.records.extend(cast(Record, message) for message in log_range.records)
+            self.size += sum(map(size_of, log_range.records))
         else:
-            spans = self.removed if stretch.found is Found.REMOVED else self.damaged
-            spans.append((stretch.start, stretch.end))
-        self.end = stretch.end
+            spans = self.removed if log_range.found is Found.REMOVED else self.damaged
+            spans.append((log_range.start, log_range.end))
+        self.end = log_range.end
 
     def skip_to(self, offset: int) -> Iterator[Record]:
         """Yield the records below an offset, and forget them."""
@@ -100,7 +100,7 @@ class SourceReader:
         deque(fetched.skip_to(next_offset), 0)
         return False
 
-    def read(self, wait_s: float, held_bytes: int) -> list[Stretch]:
+    def read(self, wait_s: float, held_bytes: int) -> list[LogRange]:
         """Take what has come, and wait for it if nothing has; return what cannot be read.
 
         ``held_bytes`` is the size of the records that were taken and not executed yet.
@@ -110,15 +110,15 @@ class SourceReader:
         """
         troubles = []
         room = (self.max_bytes - held_bytes - self._size) // self._record_bytes
-        for stretch in self._log.read(min(self.max_records, max(1, room)), wait_s):
-            if stretch.found in (Found.FELL, Found.GONE):
-                self.ended.add(stretch.place)
+        for log_range in self._log.read(min(self.max_records, max(1, room)), wait_s):
+            if log_range.found in (Found.FELL, Found.GONE):
+                self.ended.add(log_range.place)
             else:
-                self._fetched[stretch.place].add(stretch)
-            if stretch.records:
-                self._record_bytes = max(map(size_of, stretch.records))
-            if stretch.found is not Found.READ:
-                troubles.append(stretch)
+                self._fetched[log_range.place].add(log_range)
+            if log_range.records:
+                self._record_bytes = max(map(size_of, log_range.records))
+            if log_range.found is not Found.READ:
+                troubles.append(log_range)
         self._pause(is_full=held_bytes + self._size >= self.max_bytes)
         return troubles
 

@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.core import world
-from acktree.core.kafka.log_reader import Found, Stretch
+from acktree.core.kafka.log_reader import Found, LogRange
 from acktree.core.reports.liveness import Liveness
 from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
@@ -227,7 +227,7 @@ class StageTask:
                 self._damaged.pop(place, None)
         return self._driver.next_offsets()
 
-    def _look_at(self, troubles: Sequence[Stretch]) -> None:
+    def _look_at(self, troubles: Sequence[LogRange]) -> None:
         """Act on what cannot be read. Raises DataLoss: records are lost, and failOnDataLoss is true."""
         for place, found, start, end, *_ in troubles:
             if found is Found.DAMAGED:
@@ -285,15 +285,20 @@ class StageTask:
 
     def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
         if offsets:
-            place, removed = (of.topic, of.partition), BitMap64()
+            place, lost, damaged = (of.topic, of.partition), BitMap64(), set[int]()
             with self.progress.waiting():
-                found = self._driver.read_records(place, offsets)
-                if absent := set(offsets).difference(found):
-                    removed = self._driver.find_removed(place, BitMap64(absent))
-            if removed:
-                log_lost(place, len(removed), removed.min(), removed.max(), "emitted again")
+                found = self._driver.read_records(place, offsets, damaged)
+                if absent := set(offsets).difference(found, damaged):
+                    lost = self._driver.find_removed(place, BitMap64(absent))
+            if lost:
+                log_lost(place, len(lost), lost.min(), lost.max(), "emitted again")
+            if damaged:
+                log_damaged(place, min(damaged), max(damaged) + 1)
+                if self._driver.fails_on_data_loss:
+                    raise damaged_loss(place, min(damaged), max(damaged) + 1)
+                lost |= BitMap64(damaged)
             records = [cast(Record, found[at]) for at in sorted(found)]
-            self._add(version, of.slot, generation, offsets, records, removed, is_first=True)
+            self._add(version, of.slot, generation, offsets, records, lost, is_first=True)
 
     def _add(
         self,

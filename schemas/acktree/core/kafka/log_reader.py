@@ -1,6 +1,6 @@
 """Reads partitions outside of a group, and says of each offset what it holds, in order.
 
-Invariant: the stretches of a partition follow each other without a gap, from where it was begun. After a log
+Invariant: the ranges of a partition follow each other without a gap, from where it was begun. After a log
 has fallen, or is gone, nothing more comes of its partition until it is begun again: what was fetched says
 nothing about what is written there now. One partition's trouble holds up no other one.
 """
@@ -38,7 +38,7 @@ AGAIN_AFTER_S = 0.2
 
 
 class Found(Enum):
-    """What a stretch of a log is."""
+    """What a range of a log is."""
 
     READ = auto()
     """Its records are all that there are: the other offsets hold none."""
@@ -52,7 +52,7 @@ class Found(Enum):
     """It does not exist, as the broker says; ``error`` is its answer."""
 
 
-class Stretch(NamedTuple):
+class LogRange(NamedTuple):
     """The offsets [start, end) of a partition."""
 
     place: Place
@@ -134,7 +134,7 @@ class LogReader:
         for each in assigned:
             self._positions[each.topic, each.partition].is_paused = is_paused
 
-    def read(self, max_records: int, wait_s: float) -> list[Stretch]:
+    def read(self, max_records: int, wait_s: float) -> list[LogRange]:
         """Return what has come, or what comes first within ``wait_s``.
 
         Raises:
@@ -167,27 +167,27 @@ class LogReader:
             elif error is not None:
                 ends[place] = max(ends.get(place, 0), offset)
                 position.is_at_end = True
-        stretches: list[Stretch] = []
+        ranges: list[LogRange] = []
         for place, end in ends.items():
             position = self._positions[place]
             position.beyond_since_s = None
             if end > position.next_offset:
                 read = records.get(place, ())
-                stretches.append(Stretch(place, Found.READ, position.next_offset, end, read))
+                ranges.append(LogRange(place, Found.READ, position.next_offset, end, read))
                 position.next_offset = end
         for place, error in unreadable.items():
-            stretches += self._look(place, error)
-        if self._refused is not None and not stretches:
+            ranges += self._look(place, error)
+        if self._refused is not None and not ranges:
             return self.read(0, 0.0)  # which raises it
-        return stretches
+        return ranges
 
-    def _look(self, place: Place, error: KafkaError) -> list[Stretch]:
+    def _look(self, place: Place, error: KafkaError) -> list[LogRange]:
         """Return what an error says about the offsets at a position, and go on behind them."""
         position = self._positions[place]
         at = position.next_offset
         if is_missing(error):
             self.end([place])
-            return [Stretch(place, Found.GONE, at, at, error=error)]
+            return [LogRange(place, Found.GONE, at, at, error=error)]
         try:
             first, last = self._consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
             following = at
@@ -202,16 +202,16 @@ class LogReader:
             return []
         if at < first:
             self.begin({place: first})
-            return [Stretch(place, Found.REMOVED, at, first)]
+            return [LogRange(place, Found.REMOVED, at, first)]
         if at > last:
             return self._beyond(place, last, position)
         if following == at:
             self._wait(place, position)  # the error was of an earlier moment
             return []
         self.begin({place: following})
-        return [Stretch(place, Found.DAMAGED, at, following)]
+        return [LogRange(place, Found.DAMAGED, at, following)]
 
-    def _beyond(self, place: Place, end: int, position: _Position) -> list[Stretch]:
+    def _beyond(self, place: Place, end: int, position: _Position) -> list[LogRange]:
         """Return that a log has fallen, once it has ended in front of a position for long enough."""
         now_s = world.monotonic_s()
         if position.beyond_since_s is None:
@@ -220,7 +220,7 @@ class LogReader:
             self._wait(place, position)
             return []
         self.end([place])
-        return [Stretch(place, Found.FELL, end, position.next_offset)]
+        return [LogRange(place, Found.FELL, end, position.next_offset)]
 
     def _wait(self, place: Place, position: _Position) -> None:
         self._unassign([place])

@@ -31,7 +31,7 @@ from acktree.core.kafka.errors import (
     is_not_ready,
     reason_of,
 )
-from acktree.core.kafka.log_reader import Found, LogReader, Stretch, reader_settings
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import Settings
 from acktree.core.topology.breaker_close import decode_breaker_close
 from acktree.core.topology.file import Topology, registry_topic
@@ -254,32 +254,32 @@ class Registry:
         until_s = world.monotonic_s() + timeout_s
         while True:
             try:
-                stretches = self._log.read(MAX_RECORDS, max(0.0, until_s - world.monotonic_s()))
-                for stretch in stretches:
-                    self._add(stretch)
+                ranges = self._log.read(MAX_RECORDS, max(0.0, until_s - world.monotonic_s()))
+                for log_range in ranges:
+                    self._add(log_range)
             except AcktreeError as error:
                 if timeout_s:
                     what = f"topic {self._topic}, read as group {self.history.name}.registry"
                     raise as_clear_error(reason_of(error), self.bootstrap, what) from error
                 self._refuse(error)
                 return True
-            if stretches or self._log.is_at_end(self._place) or not timeout_s:
-                return self._log.is_at_end(self._place) or not stretches
+            if ranges or self._log.is_at_end(self._place) or not timeout_s:
+                return self._log.is_at_end(self._place) or not ranges
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(f"no answer from {self.bootstrap} while reading {self._topic}")
 
-    def _add(self, stretch: Stretch) -> None:
+    def _add(self, log_range: LogRange) -> None:
         self.refused = ""
-        for record in stretch.records:
+        for record in log_range.records:
             self.history.add(record)
-        if stretch.found is Found.DAMAGED:
+        if log_range.found is Found.DAMAGED:
             text = "%s/0: offsets %d to %d are damaged in the log and skipped: apply the topology again"
-            about = (self._topic, stretch.start, stretch.end - 1)
+            about = (self._topic, log_range.start, log_range.end - 1)
             log.error(text, *about, extra={"action": "invalid_record"})
-        elif stretch.found is Found.GONE:
+        elif log_range.found is Found.GONE:
             with clear_errors(self.bootstrap):
-                raise KafkaException(stretch.error)
-        elif stretch.found is Found.FELL:  # what is known stays true, and is not published again as it was
+                raise KafkaException(log_range.error)
+        elif log_range.found is Found.FELL:  # what is known stays true, and is not published again as it was
             self._log.begin({self._place: 0})
 
     def _refuse(self, error: AcktreeError) -> None:
@@ -320,18 +320,18 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
             reader.begin(dict.fromkeys(left, 0))
             until_s = world.monotonic_s() + BROKER_TIMEOUT_S
             while left:
-                stretches = reader.read(MAX_RECORDS, max(0.0, until_s - world.monotonic_s()))
-                for stretch in stretches:
-                    for record in stretch.records:
-                        histories[stretch.place[0]].add(record)
-                gone = {stretch.place for stretch in stretches if stretch.found is Found.GONE}
+                ranges = reader.read(MAX_RECORDS, max(0.0, until_s - world.monotonic_s()))
+                for log_range in ranges:
+                    for record in log_range.records:
+                        histories[log_range.place[0]].add(record)
+                gone = {log_range.place for log_range in ranges if log_range.found is Found.GONE}
                 done = gone | {place for place in left if reader.is_at_end(place)}
-                if not (stretches or done) and world.monotonic_s() >= until_s:
+                if not (ranges or done) and world.monotonic_s() >= until_s:
                     errors = {place: _topic_error(consumer, place[0]) for place in left}
                     done = {place for place, why in errors.items() if why is not None and is_missing(why)}
                     if not done:
                         raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)[0]}")
-                if stretches or done:
+                if ranges or done:
                     until_s = world.monotonic_s() + BROKER_TIMEOUT_S
                 left -= done
     finally:

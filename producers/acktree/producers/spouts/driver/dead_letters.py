@@ -17,6 +17,9 @@ from acktree.wire.dead_letter import HEADERS_NOTE, DeadLetterFields, FailedValue
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import read_headers
 
+_Place = tuple[str, int, int]
+DAMAGED = "key, value and headers are left out: the record is damaged in the log and cannot be read"
+
 
 class DeadLetterReader:
     """Reads the records that dead letters are made of, by their coordinates."""
@@ -34,16 +37,25 @@ class DeadLetterReader:
         Raises:
             BrokerUnreachable, BrokerRefused: a record could not be read; call again.
         """
-        messages = self._read_sources(records)
-        there = [(r, m) for r, m in zip(records, messages, strict=True) if m is not None]
-        values = iter(self._values.read([(record.failed_tuple, record.root) for record, _ in there]))
+        found, damaged = self._read_sources(records)
+        there = [each for each in records if _place_of(each) in found or _place_of(each) in damaged]
+        read = self._values.read([(record.failed_tuple, record.root) for record in there])
+        values = dict(zip(map(_place_of, there), read, strict=True))
         return [
-            None if message is None else self._dead_letter_of(record, message, next(values))
-            for record, message in zip(records, messages, strict=True)
+            self._dead_letter_of(record, found.get(place), values[place]) if place in values else None
+            for record, place in zip(records, map(_place_of, records), strict=True)
         ]
 
-    def _dead_letter_of(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> DeadLetter:
+    def _dead_letter_of(
+        self, record: ExhaustedRecord, message: Message | None, value: FailedValue
+    ) -> DeadLetter:
+        """Return a dead letter, without the record where that is damaged."""
         short = record._replace(failed_tuple=None)
+        if message is None:
+            return DeadLetter(
+                self._topic,
+                [(None, None, self._headers(each, None, value, DAMAGED)) for each in (record, short)],
+            )
         forms = [
             self._whole(record, message, value),
             self._whole(short, message, FailedValue()),
@@ -51,13 +63,17 @@ class DeadLetterReader:
         ]
         return DeadLetter(self._topic, forms)
 
-    def _read_sources(self, records: Sequence[ExhaustedRecord]) -> list[Message | None]:
-        places = [(record.source.topic, record.source.partition, record.offset) for record in records]
-        found = {
-            partition: read_records(self._consumer, partition, offsets, self._bootstrap)
-            for partition, offsets in by_partition(places).items()
-        }
-        return [found[topic, partition].get(offset) for topic, partition, offset in places]
+    def _read_sources(self, records: Sequence[ExhaustedRecord]) -> tuple[dict[_Place, Message], set[_Place]]:
+        """Return the source records that are there, and which are damaged."""
+        found: dict[_Place, Message] = {}
+        damaged: set[_Place] = set()
+        for (topic, partition), offsets in by_partition(map(_place_of, records)).items():
+            unread: set[int] = set()
+            place = topic, partition
+            read = read_records(self._consumer, place, offsets, self._bootstrap, damaged=unread)
+            found |= {(*place, offset): message for offset, message in read.items()}
+            damaged |= {(*place, offset) for offset in unread}
+        return found, damaged
 
     def _whole(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> Letter:
         headers = [*_source_headers(message), *self._headers(record, message, value)]
@@ -74,9 +90,9 @@ class DeadLetterReader:
         self._consumer.close()
 
     def _headers(
-        self, record: ExhaustedRecord, message: Message, value: FailedValue, left_out: str = ""
+        self, record: ExhaustedRecord, message: Message | None, value: FailedValue, left_out: str = ""
     ) -> Headers:
-        timestamp_type, timestamp_ms = message.timestamp()
+        timestamp_type, timestamp_ms = (0, 0) if message is None else message.timestamp()
         now_ms = world.wall_ms()
         fields = DeadLetterFields(
             topic=record.source.topic,
@@ -96,6 +112,10 @@ class DeadLetterReader:
             left_out=left_out,
         )
         return dead_letter_headers(fields)
+
+
+def _place_of(record: ExhaustedRecord) -> _Place:
+    return record.source.topic, record.source.partition, record.offset
 
 
 def _source_headers(message: Message) -> Headers:

@@ -6,12 +6,12 @@ log that ends before it proves nothing: a new leader may lag.
 
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from acktree.core import world
-from acktree.core.errors import BrokerUnreachable
+from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, ask_bounds
-from acktree.core.kafka.errors import as_clear_error, clear_errors
+from acktree.core.kafka.errors import clear_errors, was_damaged
 
 MAX_GAP = 100
 """Records this close together are read in one go."""
@@ -43,14 +43,16 @@ def read_records(
     offsets: Iterable[int],
     bootstrap: str,
     timeout_s: float | None = None,
+    damaged: set[int] | None = None,
 ) -> dict[int, Message]:
     """Return by offset those records of a partition that are still there.
 
     The consumer must report partition ends; its assignment is replaced. ``timeout_s`` is how long one record
-    may take, by default BROKER_TIMEOUT_S.
+    may take, by default BROKER_TIMEOUT_S. Offsets that nobody can read are added to ``damaged``.
 
     Raises:
-        BrokerUnreachable, BrokerRefused: one could not be read, or the log ends before it; nothing is known.
+        BrokerUnreachable, BrokerRefused: one could not be read, or the log ends before it, or it is damaged
+            and there is no ``damaged``; nothing is known.
     """
     timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
     found: dict[int, Message] = {}
@@ -61,7 +63,14 @@ def read_records(
             first = wanted[-1]
             if position is None or first - position > MAX_GAP:
                 consumer.assign([TopicPartition(*partition, first)])
-            message = _read_from(consumer, TopicPartition(*partition, first), bootstrap, timeout_s)
+            try:
+                message = _read_from(consumer, TopicPartition(*partition, first), bootstrap, timeout_s)
+            except BrokerRefused as error:
+                if damaged is None or not was_damaged(error):
+                    raise
+                damaged.add(wanted.pop())
+                position = None
+                continue
             position = first if message is None else message.offset() or 0
             while wanted and wanted[-1] < position:
                 wanted.pop()
@@ -94,7 +103,8 @@ def _read_from(consumer: Consumer, place: TopicPartition, bootstrap: str, timeou
             if (message.offset() or 0) > place.offset:
                 return None
         elif not error.retriable():
-            raise as_clear_error(error, bootstrap)
+            with clear_errors(bootstrap):
+                raise KafkaException(error)
     raise BrokerUnreachable(
         f"{place.topic}/{place.partition}/{place.offset} could not be read in time, or lies beyond the end "
         "of the log"

@@ -14,7 +14,7 @@ from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.core.kafka.errors import as_clear_error
-from acktree.core.kafka.log_reader import Found, LogReader, Stretch
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader
 from acktree.wire.codec import decode_result_record
 from acktree.wire.control_records import Absent, ReplayCommand, Result
 from acktree.wire.errors import MalformedRecord
@@ -116,8 +116,8 @@ class ResultTopics:
         while True:
             if not self._fetched:
                 wait_s = 0.0 if has_read else wait_s
-                for stretch in self._log.read(MAX_RESULTS_PER_POLL, wait_s):
-                    self._fetched += self._contents(stretch)
+                for log_range in self._log.read(MAX_RESULTS_PER_POLL, wait_s):
+                    self._fetched += self._contents(log_range)
             is_all = len(self._fetched) < MAX_RESULTS_PER_POLL
             while self._fetched:
                 topic, fetched = self._fetched.popleft()
@@ -130,19 +130,19 @@ class ResultTopics:
             if is_all or wait_s < -MAX_READ_S:
                 return
 
-    def _contents(self, stretch: Stretch) -> Iterator[tuple[str, _Fetched]]:
-        """Yield what a stretch holds; a log that has fallen is read again from its beginning."""
-        topic, _ = stretch.place
-        if stretch.found is Found.READ:
-            yield from ((topic, message) for message in stretch.records)
+    def _contents(self, log_range: LogRange) -> Iterator[tuple[str, _Fetched]]:
+        """Yield what a log_range holds; a log that has fallen is read again from its beginning."""
+        topic, _ = log_range.place
+        if log_range.found is Found.READ:
+            yield from ((topic, message) for message in log_range.records)
             return
-        if stretch.found is Found.GONE:
-            raise as_clear_error(stretch.error, self._bootstrap)
-        yield topic, LostResults(topic, stretch.start, stretch.end, CAUSES[stretch.found])
-        if stretch.found is Found.FELL:
-            first, end = self._bounds(TopicPartition(*stretch.place))
+        if log_range.found is Found.GONE:
+            raise as_clear_error(log_range.error, self._bootstrap)
+        yield topic, LostResults(topic, log_range.start, log_range.end, CAUSES[log_range.found])
+        if log_range.found is Found.FELL:
+            first, end = self._bounds(TopicPartition(*log_range.place))
             self._unread[topic] = end
-            self._log.begin({stretch.place: first})
+            self._log.begin({log_range.place: first})
 
     def _mark_read(self) -> None:
         """Forget the ends that are reached; what was fetched is returned."""

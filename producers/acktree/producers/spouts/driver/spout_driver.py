@@ -406,9 +406,11 @@ class SpoutDriver:
         starts = self.topics.log_starts(self.topics.partitions)
         return {(s.topic, s.partition): starts[s.slot] for s in self.topics.partitions}
 
-    def read_records(self, partition: tuple[str, int], offsets: Iterable[int]) -> dict[int, Message]:
+    def read_records(
+        self, partition: tuple[str, int], offsets: Iterable[int], damaged: set[int]
+    ) -> dict[int, Message]:
         """Return by offset those records of a source partition that are still there; see ``one_record``."""
-        return read_records(self._source_reader, partition, offsets, self._bootstrap)
+        return read_records(self._source_reader, partition, offsets, self._bootstrap, damaged=damaged)
 
     @property
     def history(self) -> History:

@@ -125,10 +125,10 @@ def log_damaged(place: tuple[str, int], start: int, end: int) -> None:
 
 
 def damaged_loss(place: tuple[str, int], start: int, end: int) -> DataLoss:
-    """Return the error that ends a driver at damaged records; everything in front of them is done."""
+    """Return the error that ends a driver at damaged records."""
     return DataLoss(
-        f"{place[0]}/{place[1]}: offsets {start} to {end - 1} are damaged in the log and cannot be read; "
-        "everything before them is done. To skip them and count them as lost, start with "
+        f"{place[0]}/{place[1]}: offsets {start} to {end - 1} are damaged in the log and cannot be read, and "
+        "not done. To skip them and count them as lost, start with "
         "failOnDataLoss=false; to continue elsewhere, set the group's offset with kafka-consumer-groups and "
         "start with allowSkip=true"
     )
