@@ -48,7 +48,7 @@ def test_a_folder_is_removed_at_the_end(temporary: Path):
 def test_the_next_start_removes_the_folders_of_killed_processes_and_of_no_others():
     (dead, left), (living, kept) = hold(), hold()
     dead.send_signal(signal.SIGKILL)
-    dead.wait()
+    dead.communicate()
     assert left.is_dir()
     third, _ = hold()
     assert not left.exists()

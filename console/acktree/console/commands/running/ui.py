@@ -78,25 +78,26 @@ def ui(
     log_to_stderr()
     token = read_token(token_file, host)
     listening = listen(host, port)
-    make_admin(bootstrap, settings)
-    names = _names(topologies, is_all, bootstrap, settings)
-    page = StatusPage(
-        *(
-            PageSettings(bootstrap, name, settings, token, allow_actions, payloads=not no_payloads)
-            for name in names
+    with listening:
+        make_admin(bootstrap, settings)
+        names = _names(topologies, is_all, bootstrap, settings)
+        page = StatusPage(
+            *(
+                PageSettings(bootstrap, name, settings, token, allow_actions, payloads=not no_payloads)
+                for name in names
+            )
         )
-    )
-    if metrics_port is not None:
-        served = serve(StatusCollector(page.readers()), metrics_port, metrics_host)
-        click.echo(f"metrics {served.url}", err=True)
-    number = listening.getsockname()[1]
-    config = uvicorn.Config(page.make_app(), log_level="warning", access_log=False)
-    url = f"http://{'[' + host + ']' if ':' in host else host}:{number}/"
-    if style == "json":
-        served_names = {"topology": names[0]} if len(names) == 1 else {"topologies": names}
-        click.echo(json.dumps({**served_names, "url": url}))
-    click.echo(f"ready ui {url}", err=True)
-    uvicorn.Server(config).run([listening])
+        if metrics_port is not None:
+            served = serve(StatusCollector(page.readers()), metrics_port, metrics_host)
+            click.echo(f"metrics {served.url}", err=True)
+        number = listening.getsockname()[1]
+        config = uvicorn.Config(page.make_app(), log_level="warning", access_log=False)
+        url = f"http://{'[' + host + ']' if ':' in host else host}:{number}/"
+        if style == "json":
+            served_names = {"topology": names[0]} if len(names) == 1 else {"topologies": names}
+            click.echo(json.dumps({**served_names, "url": url}))
+        click.echo(f"ready ui {url}", err=True)
+        uvicorn.Server(config).run([listening])
 
 
 def _names(wanted: tuple[str, ...], is_all: bool, bootstrap: str, settings: Settings) -> list[str]:
