@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.devbroker.broker import LocalBroker
@@ -121,6 +121,12 @@ class Scripted:
     def incremental_assign(self, _places: Any) -> None:
         pass
 
+    def incremental_unassign(self, _places: Any) -> None:
+        pass
+
+    def get_watermark_offsets(self, _place: Any, _timeout_s: float) -> Any:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
 
 def message(entry: Any) -> Any:
     place, offset, code = entry if len(entry) == 3 else (*entry, None)
@@ -153,6 +159,13 @@ def test_what_came_with_an_error_that_does_not_pass_is_returned_before_it_is_rai
     with pytest.raises(NotAuthorized, match="log/1"):
         reader.read(10, 0.0)
     assert spans(reader.read(10, 0.0)) == [(Found.READ, 2, 3)]
+
+
+def test_what_came_with_damage_that_may_not_be_looked_at_is_returned_before_that_is_raised() -> None:
+    reader = scripted([(PLACE, 0), (OTHER, None, KafkaError._BAD_MSG), (PLACE, 1)])
+    assert spans(reader.read(10, 0.0)) == [(Found.READ, 0, 2)]
+    with pytest.raises(NotAuthorized, match="log/1"):
+        reader.read(10, 0.0)
 
 
 def test_offsets_that_were_read_past_hold_no_record() -> None:

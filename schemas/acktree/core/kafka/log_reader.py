@@ -16,7 +16,6 @@ from acktree.core import world
 from acktree.core.kafka.clients import consume_ready
 from acktree.core.kafka.errors import (
     as_clear_error,
-    clear_errors,
     is_damaged,
     is_missing,
     is_transient,
@@ -156,8 +155,7 @@ class LogReader:
                 if position is not None and (is_missing(error) or is_unreadable(error)):
                     unreadable.setdefault(place, error)
                 elif (position is not None or not place[0]) and not is_transient(error):
-                    self._refused = as_clear_error(error, self._bootstrap, "/".join(map(str, place)))
-                    self._refused.__cause__ = KafkaException(error)
+                    self._refuse(place, error)
             elif position is None or place in unreadable:
                 continue  # it is begun again, at its position
             elif error is None and offset >= position.next_offset:
@@ -196,8 +194,7 @@ class LogReader:
                 following = found.next_offset
         except KafkaException as unknown:
             if not (is_transient(unknown.args[0]) or unknown.args[0].code() == KafkaError._UNKNOWN_PARTITION):
-                with clear_errors(self._bootstrap, f"{place[0]}/{place[1]}"):
-                    raise
+                self._refuse(place, unknown.args[0])
             self._wait(place, position)  # its broker is away, and this client may forget it for a moment
             return []
         if at < first:
@@ -205,11 +202,16 @@ class LogReader:
             return [LogRange(place, Found.REMOVED, at, first)]
         if at > last:
             return self._beyond(place, last, position)
-        if following == at:
-            self._wait(place, position)  # the error was of an earlier moment
+        if following <= at:
+            self._wait(place, position)  # the error was of an earlier moment, or the log has fallen since
             return []
         self.begin({place: following})
         return [LogRange(place, Found.DAMAGED, at, following)]
+
+    def _refuse(self, place: Place, error: KafkaError) -> None:
+        """Raise an error with the next call: what has come goes first, or nobody would ever get it."""
+        self._refused = as_clear_error(error, self._bootstrap, "/".join(map(str, place)))
+        self._refused.__cause__ = KafkaException(error)
 
     def _beyond(self, place: Place, end: int, position: _Position) -> list[LogRange]:
         """Return that a log has fallen, once it has ended in front of a position for long enough."""

@@ -131,7 +131,7 @@ class ResultTopics:
                 return
 
     def _contents(self, log_range: LogRange) -> Iterator[tuple[str, _Fetched]]:
-        """Yield what a log_range holds; a log that has fallen is read again from its beginning."""
+        """Yield what a range of a log holds; a log that has fallen is read again from its beginning."""
         topic, _ = log_range.place
         if log_range.found is Found.READ:
             yield from ((topic, message) for message in log_range.records)
