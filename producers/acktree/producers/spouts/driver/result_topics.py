@@ -114,11 +114,12 @@ class ResultTopics:
         waiting_until_s = world.monotonic_s() + wait_s
         has_read = False
         while True:
+            is_all = False
             if not self._fetched:
-                wait_s = 0.0 if has_read else wait_s
-                for log_range in self._log.read(MAX_RESULTS_PER_POLL, wait_s):
+                ranges = self._log.read(MAX_RESULTS_PER_POLL, 0.0 if has_read else wait_s)
+                is_all = not ranges
+                for log_range in ranges:
                     self._fetched += self._contents(log_range)
-            is_all = len(self._fetched) < MAX_RESULTS_PER_POLL
             while self._fetched:
                 topic, fetched = self._fetched.popleft()
                 has_read = True
