@@ -3,6 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.kafka.inputs import Inputs
 
 
@@ -27,9 +28,13 @@ def refuse(_partitions):
     raise KafkaException(KafkaError(KafkaError._DESTROY))
 
 
+def member(consumer):
+    return LogReader(consumer, "broker:9092", "g", {}, is_member=True)
+
+
 def test_partitions_assigned_while_a_worker_leaves_are_ignored():
     consumer, assigned = Rebalancing(), []
-    inputs = Inputs(consumer, "broker:9092", refuse)
+    inputs = Inputs(member(consumer), "broker:9092", refuse)
     inputs.subscribe(["t"], assigned.extend, print, print)
     with pytest.raises(Exception, match="broker:9092"):
         consumer.rebalance()
@@ -48,8 +53,8 @@ class RevokesWhileItReads(Rebalancing):
         self._on_revoke(self, [TopicPartition("t", 1)])
         return [RecordOfOther()]
 
-    def assignment(self):
-        return []
+    def assign(self, _partitions):
+        pass
 
     def pause(self, _partitions):
         pass
@@ -72,7 +77,9 @@ class RecordOfOther:
 
 
 def test_a_record_that_is_read_in_a_rebalance_waits_until_it_is_executed():
-    inputs = Inputs(RevokesWhileItReads(), "broker:9092", refuse)
+    reader = member(RevokesWhileItReads())
+    inputs = Inputs(reader, "broker:9092", refuse)
     inputs.subscribe(["t"], print, lambda _: None, print)
+    reader.begin({("t", 0): 7})
     inputs.serve()
     assert inputs.first_open(("t", 0), 8) == 7, "a commit would pass it"

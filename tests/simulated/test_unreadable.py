@@ -4,11 +4,12 @@ from collections import Counter
 from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from acktree.core import world
 from acktree.core.errors import MissingTopic
 from acktree.core.kafka.clients import make_admin
+from acktree.core.kafka.log_reader import LogReader
 from acktree.core.reports.liveness import Liveness
 from acktree.core.topology.file import BoltTable, SpoutTable, Topology
 from acktree.producers import BasicBolt, Bolt, Context
@@ -239,72 +240,58 @@ def test_records_that_were_removed_before_they_were_read_are_named(caplog):
     assert said == [f"records in[0]@{committed} to {committed + 3} were removed before they were read"]
 
 
-class Hasty:
-    """A consumer whose partitions have not begun to read when they are to go elsewhere."""
+class Assigned:
+    """A consumer that remembers what it was told to read."""
 
-    def assignment(self):
-        return [TopicPartition("in", 0)]
-
-    def seek(self, place):
-        raise KafkaException(KafkaError(KafkaError._STATE, "Failed to seek: Local: Erroneous state"))
+    def __init__(self):
+        self.offsets, self.subscriptions = [], []
 
     def assign(self, places):
-        self.assigned = [(place.topic, place.partition, place.offset) for place in places]
-
-
-class Sought(Hasty):
-    """A consumer that remembers where it has sought."""
-
-    def __init__(self):
-        self.offsets = []
-
-    def seek(self, place):
-        self.offsets.append(place.offset)
-
-
-def test_a_shrunk_log_is_read_from_its_end_even_if_that_is_not_committed_yet():
-    inputs = Inputs(Sought(), "broker:9092", lambda places: [TopicPartition("in", 0, 500)])
-    inputs.continue_at({("in", 0): 480})
-    inputs.rewind()
-    inputs.mark_committed([TopicPartition("in", 0, 485)])
-    inputs.rewind()
-    assert inputs.consumer.offsets == [480, 500]
-
-
-def test_a_partition_that_has_not_begun_begins_at_its_committed_offset():
-    inputs = Inputs(Hasty(), "broker:9092", lambda places: [TopicPartition("in", 0, 7)])
-    inputs.rewind()
-    assert inputs.consumer.assigned == [("in", 0, 7)]
-
-
-class Asked:
-    """A consumer that counts how often it is subscribed."""
-
-    def __init__(self):
-        self.subscriptions = []
+        self.offsets.append([place.offset for place in places])
 
     def subscribe(self, topics, **_):
         self.subscriptions.append(topics)
 
+    def consume(self, *_):
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return [SimulatedMessage(topic, 0, None, error=error) for topic in self.subscriptions[-1]]
+
+
+def inputs_of(consumer, bootstrap="broker:9092", committed=0):
+    reader = LogReader(consumer, bootstrap, "g", {}, is_member=True)
+    inputs = Inputs(reader, bootstrap, lambda places: [TopicPartition("in", 0, committed)])
+    return reader, inputs
+
+
+def test_a_log_that_has_fallen_is_read_from_its_end_even_if_that_is_not_committed_yet():
+    consumer = Assigned()
+    reader, inputs = inputs_of(consumer, committed=500)
+    reader.begin({("in", 0): 500})
+    inputs.begin_fallen(("in", 0), 480)
+    inputs.rewind()
+    inputs.mark_committed([TopicPartition("in", 0, 485)])
+    inputs.rewind()
+    assert consumer.offsets == [[500], [480], [480], [500]]
+
 
 @pytest.mark.simulated
 def test_a_worker_waits_for_an_input_topic_that_was_just_created(kafka: str, unique: str) -> None:
-    inputs = Inputs(Asked(), kafka, lambda places: places)
+    consumer = Assigned()
+    _, inputs = inputs_of(consumer, kafka)
     inputs.subscribe([unique], print, print, print)
-    missing = SimulatedMessage(unique, 0, None, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
     world.start_thread(lambda: (world.sleep(1.0), make_topic(make_admin(kafka, {}), unique)), "operator")
     began_s = world.monotonic_s()
-    inputs._check(missing)
+    assert not inputs.read(0)
     assert world.monotonic_s() - began_s < LIMIT_S
-    assert inputs.consumer.subscriptions == [[unique]] * 2
+    assert consumer.subscriptions == [[unique]] * 2
 
 
 @pytest.mark.simulated
 def test_a_worker_ends_if_an_input_topic_does_not_exist(kafka: str, unique: str) -> None:
-    inputs = Inputs(Asked(), kafka, lambda places: places)
-    missing = SimulatedMessage(unique, 0, None, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    _, inputs = inputs_of(Assigned(), kafka)
+    inputs.subscribe([unique], print, print, print)
     with pytest.raises(MissingTopic, match="acktree topology apply"):
-        inputs._check(missing)
+        inputs.read(0)
 
 
 @pytest.mark.simulated

@@ -6,8 +6,7 @@ Invariant: a partition that is below its even share is read, so a join whose one
 import logging
 from collections.abc import Iterable, Mapping, Sized
 
-from confluent_kafka import Consumer, TopicPartition
-
+from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.tuples import Place
 
 BATCH_RECORDS = 10_000
@@ -17,10 +16,10 @@ log = logging.getLogger("acktree.bolt")
 
 
 class BackPressure:
-    """The paused partitions of one consumer."""
+    """The paused partitions of one reader."""
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
+    def __init__(self, reader: LogReader) -> None:
+        self._log = reader
         self.paused: set[Place] = set()
         """Those with too many tuples in hand."""
         self._held_up: set[Place] = set()
@@ -34,7 +33,7 @@ class BackPressure:
         count = sum(map(len, hands.values()))
         if not self.paused and count < max_in_hand:
             return min(BATCH_RECORDS, max_in_hand - count)
-        assigned = {(place.topic, place.partition) for place in self._consumer.assignment()}
+        assigned = set(self._log.places)
         even_share = max(1, max_in_hand // max(1, len(assigned)))
         held = {place: len(hands.get(place, ())) for place in assigned}
         self.paused &= assigned
@@ -53,7 +52,7 @@ class BackPressure:
 
     def _pause(self, places: set[Place], count: int) -> None:
         if places:
-            self._consumer.pause([TopicPartition(*place) for place in sorted(places)])
+            self._log.pause(sorted(places))
             self.paused |= places
             log.warning(
                 "%d tuples in hand: %s paused until some are acked or failed",
@@ -64,16 +63,16 @@ class BackPressure:
 
     def pause_all(self) -> None:
         """Fetch nothing more for now: the bolt does not come back."""
-        assigned = {(place.topic, place.partition) for place in self._consumer.assignment()}
+        assigned = set(self._log.places)
         if others := assigned - self.paused - self._held_up:
-            self._consumer.pause([TopicPartition(*place) for place in sorted(others)])
+            self._log.pause(sorted(others))
             self._held_up |= others
 
     def end_pause(self) -> None:
         """End what ``pause_all`` has begun."""
         if self._held_up:
             held, self._held_up = self._held_up - self.paused, set()
-            self._consumer.resume([TopicPartition(*place) for place in sorted(held)])
+            self._log.resume(sorted(held & set(self._log.places)))
 
     def resume(self, places: Iterable[Place] | None = None) -> None:
         """Resume those of the partitions that are paused, None for all.
@@ -83,5 +82,5 @@ class BackPressure:
         paused = self.paused | self._held_up
         resumed = paused if places is None else paused & set(places)
         if resumed:
-            self._consumer.resume([TopicPartition(*place) for place in sorted(resumed)])
+            self._log.resume(sorted(resumed & set(self._log.places)))
             self.paused, self._held_up = self.paused - resumed, self._held_up - resumed

@@ -9,7 +9,7 @@ from the log is noticed, never silently replaced by another one.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import cast
@@ -20,6 +20,7 @@ from acktree.core import world
 from acktree.core.errors import MissingTopic
 from acktree.core.kafka import errors
 from acktree.core.kafka.clients import make_admin, metadata_of, refuse_missing, retry_until_ready
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader
 from acktree.core.kafka.outages import log_retry
 from acktree.core.kafka.settings import Settings
 from acktree.core.reports.liveness import Liveness
@@ -31,7 +32,6 @@ from acktree.producers.collecting.arithmetic.done_above import (
 )
 from acktree.producers.kafka.back_pressure import BATCH_RECORDS, BackPressure
 from acktree.producers.kafka.deadline_call import close_consumer
-from acktree.producers.kafka.membership import is_incremental
 from acktree.producers.tuples import Hand, Place, Record, Tuple, place_of
 
 Revoked = Callable[[list[Place]], None]
@@ -52,7 +52,7 @@ class Inputs:
 
     def __init__(
         self,
-        consumer: Consumer,
+        reader: LogReader,
         bootstrap: str,
         fetch_committed: FetchCommitted,
         owner: bytes = b"",
@@ -65,22 +65,20 @@ class Inputs:
         It is called before ``fetch_committed``: an open transaction may hold back the committed offsets.
         ``progress``: that of the loop that waits here for the broker.
         """
-        self.consumer, self._progress = consumer, progress or Liveness()
+        self._log, self.consumer, self._progress = reader, reader.consumer, progress or Liveness()
         self._owner, self._fence_previous_owners, self._fetch = owner, fence_previous_owners, fetch_committed
         self._naming_owner: set[Place] = set()
         self.hands: dict[Place, Hand] = {}
         self.stopping = self._closing = False
         self._bootstrap, self._user = bootstrap, user or {}
         self._join: Callable[[], None] = lambda: None
-        self.unreadable: set[Place] = set()
-        """The partitions that have nothing to read at their position, or something damaged."""
-        self._continued: dict[Place, int] = {}
-        """Where reading continues in partitions that were assigned again, until a record is read."""
+        self.troubles: list[LogRange] = []
+        """What cannot be read, and was not said yet; of a log that has fallen nothing more comes before."""
         self._shrunk: dict[Place, int] = {}
-        """Where reading was continued, until that is committed: a log may end below its committed offset."""
+        """Where logs were begun that have fallen, until that is committed: they may end below what is."""
         self._committed: dict[Place, tuple[int, str]] = {}
         self._above: dict[Place, DoneAbove] = {}
-        self.back_pressure = BackPressure(consumer)
+        self.back_pressure = BackPressure(reader)
         self._waiting: deque[Record] = deque()
         self._served_s = 0.0
         self.unfinished: Callable[[], Sequence[Record]] = tuple
@@ -91,40 +89,38 @@ class Inputs:
 
         def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
             revoked(_places(partitions))
-            self.clear(_places(partitions))
+            self._forget(_places(partitions))
 
         def on_lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             lost(_places(partitions))
-            self.clear(_places(partitions))
+            self._forget(_places(partitions))
 
         def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             if self._closing:  # by a rebalance that was under way: nothing of them is read any more
                 return
             self.clear(_places(partitions))
             self._fence_previous_owners(_places(partitions))
-            self._assign(self._load_committed(partitions))
+            self._log.begin(_offsets(self._load_committed(partitions)))
             assigned(_places(partitions))
 
         callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
         self._join = partial(self.consumer.subscribe, list(topics), **callbacks)
         self._join()
 
+    def _forget(self, places: Collection[Place]) -> None:
+        self.clear(places)
+        self._log.forget(places)
+
     def clear(self, places: Collection[Place]) -> None:
-        """Forget all about partitions."""
+        """Forget what was read of partitions."""
         self.back_pressure.resume(places)
         for place in places:
-            for known in (self.hands, self._committed, self._above, self._continued, self._shrunk):
+            for known in (self.hands, self._committed, self._above, self._shrunk):
                 known.pop(place, None)
         self._naming_owner -= set(places)
-        self.unreadable -= set(places)
         cleared = frozenset(places)
+        self.troubles = [log_range for log_range in self.troubles if log_range.place not in cleared]
         self._waiting = deque(record for record in self._waiting if place_of(record) not in cleared)
-
-    def _assign(self, starts: Sequence[TopicPartition]) -> None:
-        """Read partitions from these offsets on; without incremental rebalances, nothing else."""
-        self.back_pressure.resume()
-        assign = self.consumer.incremental_assign if is_incremental(self._user) else self.consumer.assign
-        assign(list(starts))
 
     def read(self, wait_s: float, max_records: int = BATCH_RECORDS) -> Sequence[Record]:
         """Return up to ``max_records`` records that are not done yet; if there is none, wait for one.
@@ -134,9 +130,8 @@ class Inputs:
         """
         # Life of an ack, step 1.
         self.back_pressure.end_pause()
-        found = self._poll(max(1, max_records - len(self._waiting)), 0)
-        if not found and all(place_of(record) in self.back_pressure.paused for record in self._waiting):
-            found = self._poll(1, wait_s)
+        has_some = any(place_of(record) not in self.back_pressure.paused for record in self._waiting)
+        found = self._poll(max(1, max_records - len(self._waiting)), 0 if has_some else wait_s)
         if not self._waiting:
             return found
         self._waiting.extend(found)
@@ -157,14 +152,18 @@ class Inputs:
     def _poll(self, max_records: int, wait_s: float) -> Sequence[Record]:
         """Serve the group, and return fetched records that are not done yet.
 
-        An error is checked here: the client says it once, so nobody else may lose it. Raises as ``_check``.
+        Raises:
+            MissingTopic: an input topic does not exist. Else as ``LogReader.read``.
         """
         self._served_s = world.monotonic_s()
-        found = cast(Sequence[Record], self.consumer.consume(max_records, wait_s))
-        if refused := [record for record in found if record.error() is not None]:
-            for record in refused:
-                self._check(record)
-            found = [record for record in found if record.error() is None]
+        found: list[Record] = []
+        for log_range in self._log.read(max_records, wait_s):
+            if log_range.found is Found.READ:
+                found += cast(Sequence[Record], log_range.records)
+            elif log_range.found is Found.GONE:
+                self._await_topic(log_range)
+            else:
+                self.troubles.append(log_range)
         return [record for record in found if not self._is_done(record)] if self._above else found
 
     def put_back(self, records: Sequence[Record]) -> None:
@@ -175,62 +174,20 @@ class Inputs:
         above = self._above.get(place_of(record))
         return above is not None and above.holds(record.offset() or 0)
 
-    def _check(self, record: Record) -> None:
-        """Ignore an error that passes, and remember which partition is unreadable; raise any other error.
+    def _await_topic(self, log_range: LogRange) -> None:
+        """Ask for a topic that is missing, and is read if it was just created. Raises MissingTopic."""
+        assert log_range.error is not None
+        text, bootstrap = f"{log_range.error.str()}; {MISSING}", self._bootstrap
+        with self._progress.waiting():
+            admin = retry_until_ready(partial(make_admin, bootstrap, self._user), wait_if_away=True)
+            refuse = partial(refuse_missing, admin, bootstrap, log_range.place[0], text)
+            retry_until_ready(refuse, wait_if_away=True)
+        self._join()
 
-        A topic that was just created may be missing for a moment: it is asked for, and then read.
-
-        Raises:
-            MissingTopic: it does not exist. AcktreeError: see ``check_error``.
-        """
-        error = record.error()
-        assert error is not None
-        if errors.is_unreadable(error):
-            self.unreadable.add(place_of(record))
-        elif errors.is_missing(error) and (topic := record.topic()):
-            text, bootstrap = f"{error.str()}; {MISSING}", self._bootstrap
-            with self._progress.waiting():
-                admin = retry_until_ready(partial(make_admin, bootstrap, self._user), wait_if_away=True)
-                retry_until_ready(partial(refuse_missing, admin, bootstrap, topic, text), wait_if_away=True)
-            self._join()
-        else:
-            check_error(error, self._bootstrap)
-
-    def position(self, place: Place) -> int:
-        """Return the next offset to read of a partition, or OFFSET_BEGINNING."""
-        (found,) = self.consumer.position([TopicPartition(*place)])
-        if (next_offset := self._next_offset(found)) < 0:
-            (found,) = self._load_committed([found])
-            return found.offset
-        return next_offset
-
-    def _next_offset(self, position: TopicPartition) -> int:
-        """Return where a partition continues, -1 if nobody knows yet."""
-        place = position.topic, position.partition
-        if position.offset >= 0:
-            self._continued.pop(place, None)
-        return position.offset if position.offset >= 0 else self._continued.get(place, -1)
-
-    def continue_at(self, starts: Mapping[Place, int]) -> None:
-        """Read unreadable partitions from these offsets on, which the next commit makes durable.
-
-        The consumer knows no position of a newly assigned partition until a record of it is read.
-        """
-        self.unreadable -= starts.keys()
-        self._shrunk |= {place: offset for place, offset in starts.items() if offset >= 0}
-        self._begin(starts)
-
-    def _begin(self, starts: Mapping[Place, int]) -> None:
-        """Assign partitions again, to be read from these offsets on."""
-        moved = dict(starts)
-        if not is_incremental(self._user):
-            others = [place for place in self.places() if place not in starts]
-            moved |= {place: self.position(place) for place in others}
-        self._continued |= {place: offset for place, offset in moved.items() if offset >= 0}
-        partitions = [TopicPartition(*place, offset) for place, offset in moved.items()]
-        if is_incremental(self._user):
-            self.consumer.incremental_unassign(partitions)
-        self._assign(partitions)
+    def begin_fallen(self, place: Place, offset: int) -> None:
+        """Read a log that has fallen from an offset on, which the next commit makes durable."""
+        self._shrunk[place] = offset
+        self._log.begin({place: offset})
 
     def first_open(self, place: Place, offset: int) -> int:
         """Return the first offset of a partition that waits or is in hand; ``offset`` if none is below it."""
@@ -242,7 +199,7 @@ class Inputs:
 
     def places(self) -> list[Place]:
         """Return the assigned partitions."""
-        return _places(self.consumer.assignment())
+        return self._log.places
 
     @property
     def has_hand(self) -> bool:
@@ -268,9 +225,8 @@ class Inputs:
         For a partition that is ``leaving`` the commit names no owner.
         """
         moved, waiting = [], self._first_waiting()
-        for position in self.consumer.position(self.consumer.assignment()):
-            place = position.topic, position.partition
-            if (next_offset := self._next_offset(position)) < 0:
+        for place in self._log.places:
+            if (next_offset := self._log.next_offset(place)) < 0:
                 continue
             owner = b"" if place in leaving else self._owner
             frontier = self._frontier(place, waiting.get(place, next_offset), owner)
@@ -309,30 +265,22 @@ class Inputs:
             self._naming_owner -= set(leaving)
 
     def rewind(self) -> None:
-        """Seek to the committed offsets, to the beginning where there is none.
+        """Read again from the committed offsets on, from the beginning where there is none.
 
-        A position is unknown until the first record is read, so no frontier can get ahead of the rewind.
-        A log that has shrunk below its committed offset is read from where its end was.
+        A log that has fallen below its committed offset is read from where its end was.
         """
         self.hands.clear()
         self._waiting.clear()
-        for known in (self._committed, self._above, self._continued):
+        self.troubles.clear()  # they are met again
+        for known in (self._committed, self._above):
             known.clear()
-        starts, is_refused = dict[Place, int](), False
-        for place in self._load_committed(self.consumer.assignment()):
-            at = place.topic, place.partition
-            if 0 <= self._shrunk.get(at, place.offset) < place.offset:
-                place.offset = self._shrunk[at]
-                self._above.pop(at, None)
-            starts[at] = place.offset
-            try:
-                self.consumer.seek(place)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:
-                    raise
-                is_refused = True
-        if is_refused:  # it has not begun, or the client has given it up, and keeps its position
-            self._begin(starts)
+        starts = _offsets(self._load_committed([TopicPartition(*place) for place in self._log.places]))
+        for place, offset in starts.items():
+            if 0 <= self._shrunk.get(place, offset) < offset:
+                starts[place] = self._shrunk[place]
+                self._above.pop(place, None)
+        self.back_pressure.resume()
+        self._log.begin(starts)
 
     def _load_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the committed offsets, or the beginning; from now on skip what is done above them."""
@@ -371,10 +319,10 @@ class Inputs:
     def lag(self) -> int:
         """Return how many records are still to be executed, by the high watermarks last fetched."""
         waiting = len(self._waiting) + len(self.unfinished())
-        for position in self.consumer.position(self.consumer.assignment()):
-            bounds = self.consumer.get_watermark_offsets(position, cached=True)
-            if bounds and position.offset >= 0:
-                waiting += max(0, bounds[1] - position.offset)
+        for place in self._log.places:
+            end, next_offset = self._log.known_end(place), self._log.next_offset(place)
+            if end is not None and next_offset >= 0:
+                waiting += max(0, end - next_offset)
         return waiting
 
 
@@ -388,3 +336,7 @@ def check_error(error: KafkaError, bootstrap: str) -> None:
 
 def _places(partitions: Iterable[TopicPartition]) -> list[Place]:
     return [(partition.topic, partition.partition) for partition in partitions]
+
+
+def _offsets(partitions: Iterable[TopicPartition]) -> dict[Place, int]:
+    return {(partition.topic, partition.partition): partition.offset for partition in partitions}

@@ -4,7 +4,8 @@ Invariant: with KIP-848 (``group.protocol=consumer``) the session timeout is a s
 broker, and no client may set one. The client itself never chooses where to read: ``inputs.py`` does.
 """
 
-from acktree.core.kafka.settings import Settings, consumer_settings, is_kip_848
+from acktree.core.kafka.log_reader import reader_settings
+from acktree.core.kafka.settings import Settings, is_kip_848
 
 SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS = 10_000, 3_000
 EXACTLY_ONCE_SESSION_TIMEOUT_MS, EXACTLY_ONCE_HEARTBEAT_INTERVAL_MS = 6_000, 2_000
@@ -21,14 +22,9 @@ def group_settings(bootstrap: str, group: str, user: Settings, *, exactly_once: 
         RefusedSetting: a user setting would break a guarantee.
     """
     if is_kip_848(user):
-        return consumer_settings(bootstrap, group, user, auto_offset_reset="error")
+        return reader_settings(bootstrap, group, user)
     session_ms, heartbeat_ms = SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS
     if exactly_once:
         session_ms, heartbeat_ms = EXACTLY_ONCE_SESSION_TIMEOUT_MS, EXACTLY_ONCE_HEARTBEAT_INTERVAL_MS
     timeouts = {"session_timeout_ms": session_ms, "heartbeat_interval_ms": heartbeat_ms}
-    return consumer_settings(bootstrap, group, user, auto_offset_reset="error", **timeouts)
-
-
-def is_incremental(user: Settings) -> bool:
-    """Return whether a rebalance moves some partitions and leaves the others, as the user chose."""
-    return is_kip_848(user) or "cooperative" in user.get("partition.assignment.strategy", "")
+    return reader_settings(bootstrap, group, user, **timeouts)

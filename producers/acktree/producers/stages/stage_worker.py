@@ -16,7 +16,7 @@ from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.errors import as_clear_error, is_forbidden, was_transient
 from acktree.core.kafka.outages import log_retry
-from acktree.core.kafka.settings import Settings, is_kip_848
+from acktree.core.kafka.settings import Settings, is_incremental, is_kip_848
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stats import Report
 from acktree.core.topology.registry import History, Registry
@@ -24,7 +24,7 @@ from acktree.producers.bolt import AnyBolt
 from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.functions import bolt_class_of
 from acktree.producers.kafka.deadline_call import close_consumer
-from acktree.producers.kafka.membership import group_settings, is_incremental
+from acktree.producers.kafka.membership import group_settings
 from acktree.producers.spouts.driver.owners import TakenOver
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
 from acktree.producers.spouts.state_topic import ZombieDriver

@@ -5,13 +5,10 @@ transaction nothing is committed before its inputs are read again, or left to th
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from confluent_kafka import KafkaException
-
-from acktree.core.kafka.errors import is_transient
+from acktree.core.kafka.log_reader import Found
 from acktree.core.kafka.outages import log_retry
-from acktree.core.kafka.unreadable import Continuation
 from acktree.core.reports.liveness import Liveness
 from acktree.producers.collecting.collector import Collector
 from acktree.producers.errors import TransactionAborted
@@ -19,8 +16,6 @@ from acktree.producers.kafka.inputs import Inputs
 from acktree.producers.kafka.output import Output
 from acktree.producers.tuples import IN_HAND, Place
 from acktree.producers.worker.executing.execution import Execution
-
-FindContinuation = Callable[[str, int, int], Continuation]
 
 log = logging.getLogger("acktree.bolt")
 
@@ -58,38 +53,27 @@ class InputCommits:
         self.must_rewind = False
         self._inputs.rewind()
 
-    def continue_reading(self, find: FindContinuation) -> list[str]:
-        """Where partitions are unreadable, commit, continue behind what is lost or damaged, and say what was.
+    def pass_unreadable(self) -> list[str]:
+        """Commit, go on where logs have fallen, and return what cannot be read, which is passed.
 
-        A partition whose log has shrunk is read from its end on: what it had is gone, and what is left below
+        A partition whose log has fallen is read from its end on: what it had is gone, and what is left below
         was executed. Its tuples in hand are dropped, as their offsets will be those of other records.
         """
         self.commit()
-        found, starts = [], dict[Place, int]()
-        self._inputs.unreadable &= set(self._inputs.places())  # an event may outlive the assignment
-        for place in sorted(self._inputs.unreadable):
-            try:
-                with self._progress.waiting():
-                    there = find(*place, self._inputs.position(place))
-            except KafkaException as error:
-                if not is_transient(error.args[0]):
-                    raise
-                log_retry(
-                    log, "%s cannot be read yet: %s", place[0], error.args[0].str(), action="request_retried"
-                )
-                continue
-            starts[place] = there.next_offset
-            if there.is_below:
-                starts[place] = self._inputs.first_open(place, there.next_offset)
+        said = []
+        troubles, self._inputs.troubles = self._inputs.troubles, []
+        for log_range in troubles:
+            place = log_range.place
+            if log_range.found is Found.FELL:
+                start = self._inputs.first_open(place, log_range.start)
                 self.drop([place])
                 self._inputs.clear([place])
-            self._collector.counters.invalid += len(there.damaged)
-            if text := there.describe(*place):
-                log.warning("%s", text, extra={"action": there.action})
-                found.append(text)
-        if starts:
-            self._inputs.continue_at(starts)
-        return found
+                self._inputs.begin_fallen(place, start)
+            elif log_range.found is Found.DAMAGED:
+                self._collector.counters.invalid += log_range.end - log_range.start
+            log.warning("%s", log_range.text, extra={"action": log_range.action})
+            said.append(log_range.text)
+        return said
 
     def commit_leaving(self, leaving: Collection[Place], in_callback: bool = False) -> None:
         """Flush and commit; if the transaction was aborted, leave its inputs to the next owner.

@@ -19,8 +19,8 @@ from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.core.kafka.errors import as_clear_error
 from acktree.core.kafka.group_offsets import read_committed
+from acktree.core.kafka.log_reader import LogReader
 from acktree.core.kafka.settings import Settings, is_kip_848
-from acktree.core.kafka.unreadable import find_continuation
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stall_reports import SILENT_AFTER_S, ReportSender
 from acktree.core.reports.stats import STATS_INTERVAL_S
@@ -110,8 +110,9 @@ class Worker:
         )
         output = self.output
         fence = output.fence_previous_owners
+        reader = LogReader(consumer, bootstrap, group, self._user, is_member=True)
         self._inputs = Inputs(
-            consumer, bootstrap, fetch_committed, output.owner, fence, self.progress, self._user
+            reader, bootstrap, fetch_committed, output.owner, fence, self.progress, self._user
         )
         packer = AckPacker(self._history, self.task, output.send, output.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
@@ -145,7 +146,6 @@ class Worker:
         limit_s = find_execute_timeout(bolt, latest.bolts[self.name], self.name)
         self._limit = ExecuteLimit(limit_s, self._execution, self.progress)
         self._commits = InputCommits(self._collector, self._execution, inputs, output, self.progress)
-        self._find_continuation = partial(find_continuation, bootstrap, self._user, group)
         self._sender = ReportSender(
             bootstrap, self._user, latest.stats_topic, self.progress, self.reports.make_of_stall
         )
@@ -267,9 +267,9 @@ class Worker:
 
     def _serve(self) -> None:
         """Take what has ended, and do what is due; with the guard, for no longer than the broker takes."""
-        if self._inputs.unreadable:
-            for found in self._commits.continue_reading(self._find_continuation):
-                self.reports.failed(found)
+        if self._inputs.troubles:
+            for said in self._commits.pass_unreadable():
+                self.reports.failed(said)
         self._execution.collect()
         now_s = world.monotonic_s()
         self.reports.measure(now_s)

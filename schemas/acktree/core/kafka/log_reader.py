@@ -1,10 +1,11 @@
-"""Reads partitions outside of a group, and says of each offset what it holds, in order.
+"""Reads partitions, as member of a group or outside of one, and says of each offset what it holds, in order.
 
 Invariant: the ranges of a partition follow each other without a gap, from where it was begun. After a log
-has fallen, or is gone, nothing more comes of its partition until it is begun again: what was fetched says
-nothing about what is written there now. One partition's trouble holds up no other one.
+has fallen nothing more comes of its partition until it is begun again: what was fetched says nothing about
+what is written there now. One partition's trouble holds up no other one.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -17,11 +18,12 @@ from acktree.core.kafka.clients import consume_ready
 from acktree.core.kafka.errors import (
     as_clear_error,
     is_damaged,
+    is_membership_lost,
     is_missing,
     is_transient,
     is_unreadable,
 )
-from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.settings import Settings, consumer_settings, is_incremental
 from acktree.core.kafka.unreadable import find_continuation
 from acktree.wire.errors import AcktreeError
 
@@ -32,8 +34,8 @@ LAG_S = 2.0
 """For so long a log that ends in front of a position may be that of a new leader that lags behind."""
 LOOK_S = 1.0
 """How long a broker may take to say where a log begins and ends."""
-AGAIN_AFTER_S = 0.2
-"""When a partition is tried again that could not be read for a reason that passes."""
+AGAIN_AFTER_S, ALL_AGAIN_AFTER_S = 0.2, 2.0
+"""When a partition is begun again that could not be read for a reason that passes: alone, with all others."""
 
 
 class Found(Enum):
@@ -48,7 +50,7 @@ class Found(Enum):
     FELL = auto()
     """The log ends at its start, although there were records up to its end."""
     GONE = auto()
-    """It does not exist, as the broker says; ``error`` is its answer."""
+    """It does not exist, as the broker says; ``error`` is its answer. A member of a group tries it again."""
 
 
 class LogRange(NamedTuple):
@@ -61,17 +63,34 @@ class LogRange(NamedTuple):
     records: Sequence[Message] = ()
     error: KafkaError | None = None
 
+    @property
+    def action(self) -> str:
+        """Return the action of the log line for what cannot be read."""
+        known = {Found.REMOVED: "records_lost", Found.DAMAGED: "invalid_record"}
+        return known.get(self.found, "log_end_fell")
+
+    @property
+    def text(self) -> str:
+        """Return what a reader says of records that it cannot read, and passes."""
+        name = f"{self.place[0]}[{self.place[1]}]"
+        if self.found is Found.REMOVED:
+            return f"records {name}@{self.start} to {self.end - 1} were removed before they were read"
+        if self.found is Found.DAMAGED:
+            return f"records {name}@{self.start} to {self.end - 1} are damaged in the log"
+        return f"{name} ends at offset {self.start}, below {self.end}: reading continues at the end"
+
 
 @dataclass(slots=True)
 class _Position:
     next_offset: int
+    """OFFSET_BEGINNING until something has come of a partition that was begun there."""
     is_paused: bool = False
     is_at_end: bool = False
     """Whether the log had nothing more when it was looked at last."""
     beyond_since_s: float | None = None
     """Since when the log has ended in front of it."""
     again_s: float | None = None
-    """When it is tried again; None: it is assigned."""
+    """When it is begun again; nothing that comes of it before counts."""
 
 
 def reader_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -> dict[str, Any]:
@@ -84,33 +103,68 @@ def reader_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -> 
 class LogReader:
     """The partitions that it was told to begin, through one consumer."""
 
-    def __init__(self, consumer: Consumer, bootstrap: str, group: str, user: Settings) -> None:
-        """Use a consumer with ``reader_settings``, which nobody else assigns or polls."""
-        self._consumer = consumer
+    def __init__(
+        self, consumer: Consumer, bootstrap: str, group: str, user: Settings, *, is_member: bool = False
+    ) -> None:
+        """Use a consumer with ``reader_settings``, which nobody else assigns or polls.
+
+        ``is_member``: the consumer subscribes to topics. Its callbacks, which run inside ``read``, ``begin``
+        what the group assigns and ``forget`` what it takes away.
+        """
+        self.consumer = consumer
         self._bootstrap, self._group, self._user = bootstrap, group, user
+        self._is_member, self._is_incremental = is_member, not is_member or is_incremental(user)
         self._positions: dict[Place, _Position] = {}
         self._refused: AcktreeError | None = None
 
+    @property
+    def places(self) -> list[Place]:
+        """The partitions that are read, in the order in which they were begun."""
+        return list(self._positions)
+
     def begin(self, starts: Mapping[Place, int]) -> None:
-        """Read partitions from these offsets on; what was fetched of them does not count any more."""
-        self.end([place for place in starts if place in self._positions])
-        self._consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
+        """Read partitions from these offsets on; what was fetched of them does not count any more.
+
+        OFFSET_BEGINNING is where the log begins. A member of a group whose rebalances are not incremental
+        fetches all its other partitions anew.
+        """
+        again = [place for place in starts if place in self._positions]
+        self.resume(again)  # or the client keeps them paused when they are assigned again
         self._positions |= {place: _Position(at) for place, at in starts.items()}
+        self._assign(again, starts)
+
+    def _assign(self, removed: Collection[Place], starts: Mapping[Place, int]) -> None:
+        """Change the assignment; what is both removed and started is assigned anew."""
+        if not self._is_incremental:
+            all_ = [TopicPartition(*place, each.next_offset) for place, each in self._positions.items()]
+            self.consumer.assign(all_)
+            return
+        if removed:
+            self.consumer.incremental_unassign([TopicPartition(*place) for place in removed])
+        if starts or not removed:
+            self.consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
 
     def end(self, places: Collection[Place]) -> None:
         """Read partitions no more."""
-        self._unassign([place for place in places if self._positions[place].again_s is None])
-        for place in places:
+        self.forget(places)
+        if places:
+            self._assign(places, {})
+
+    def forget(self, places: Collection[Place]) -> None:
+        """Know no more of partitions, which the client unassigns by itself: the group has taken them away."""
+        there = [place for place in places if place in self._positions]
+        self.resume(there)
+        for place in there:
             del self._positions[place]
 
-    def _unassign(self, places: Collection[Place]) -> None:
-        self.resume(places)  # or the client keeps them paused when they are assigned again
-        if places:
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
-
     def next_offset(self, place: Place) -> int:
-        """Return where a partition continues."""
+        """Return where a partition continues; OFFSET_BEGINNING until something comes, if it began there."""
         return self._positions[place].next_offset
+
+    def known_end(self, place: Place) -> int | None:
+        """Return where a log ended when it was fetched last, None if that is not known."""
+        bounds = self.consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+        return bounds[1] if bounds and bounds[1] >= 0 else None
 
     def is_at_end(self, place: Place) -> bool:
         """Return whether a log had nothing more behind what was returned of it, when that was fetched."""
@@ -126,37 +180,41 @@ class LogReader:
         self._switch([place for place in places if self._positions[place].is_paused], False)
 
     def _switch(self, places: Collection[Place], is_paused: bool) -> None:
-        assigned = [TopicPartition(*place) for place in places if self._positions[place].again_s is None]
-        if assigned:
-            switch = self._consumer.pause if is_paused else self._consumer.resume
-            switch(assigned)
-        for each in assigned:
-            self._positions[each.topic, each.partition].is_paused = is_paused
+        if places:
+            switch = self.consumer.pause if is_paused else self.consumer.resume
+            switch([TopicPartition(*place) for place in places])
+        for place in places:
+            self._positions[place].is_paused = is_paused
 
     def read(self, max_records: int, wait_s: float) -> list[LogRange]:
-        """Return what has come, or what comes first within ``wait_s``.
+        """Return what has come, or what comes first within ``wait_s``; serve the group.
 
         Raises:
             BrokerRefused, NotAuthorized: something can be read no more, for a reason that does not pass. What
-                had come by then was returned by the call before.
+                had come by then was returned by the call before. Errors of the consumer as a whole as well.
         """
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
-        self._try_again()
+        self._begin_again()
         records: dict[Place, list[Message]] = {}
         unreadable: dict[Place, KafkaError] = {}
         ends: dict[Place, int] = {}
-        for message in consume_ready(self._consumer, max_records, wait_s):
+        ranges: list[LogRange] = []
+        for message in consume_ready(self.consumer, max_records, wait_s):
             place = message.topic() or "", message.partition() or 0
             offset, error = message.offset() or 0, message.error()
             position = self._positions.get(place)
+            is_read = position is not None and position.again_s is None
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if position is not None and (is_missing(error) or is_unreadable(error)):
-                    unreadable.setdefault(place, error)
-                elif (position is not None or not place[0]) and not is_transient(error):
+                if is_missing(error) and place[0] and self._is_member and position is None:
+                    ranges.append(LogRange(place, Found.GONE, 0, 0, error=error))
+                elif position is not None and (is_missing(error) or is_unreadable(error)):
+                    if is_read:
+                        unreadable.setdefault(place, error)
+                elif (position is not None or not place[0]) and not _passes(error):
                     self._refuse(place, error)
-            elif position is None or place in unreadable:
+            elif position is None or not is_read or place in unreadable:
                 continue  # it is begun again, at its position
             elif error is None and offset >= position.next_offset:
                 records.setdefault(place, []).append(message)
@@ -165,13 +223,13 @@ class LogReader:
             elif error is not None:
                 ends[place] = max(ends.get(place, 0), offset)
                 position.is_at_end = True
-        ranges: list[LogRange] = []
         for place, end in ends.items():
             position = self._positions[place]
             position.beyond_since_s = None
             if end > position.next_offset:
                 read = records.get(place, ())
-                ranges.append(LogRange(place, Found.READ, position.next_offset, end, read))
+                start = position.next_offset if position.next_offset >= 0 else _first_of(read, end)
+                ranges.append(LogRange(place, Found.READ, start, end, read))
                 position.next_offset = end
         for place, error in unreadable.items():
             ranges += self._look(place, error)
@@ -184,53 +242,85 @@ class LogReader:
         position = self._positions[place]
         at = position.next_offset
         if is_missing(error):
-            self.end([place])
+            if self._is_member:
+                self._wait(position)
+            else:
+                self.end([place])
             return [LogRange(place, Found.GONE, at, at, error=error)]
         try:
-            first, last = self._consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
-            following = at
+            first, last = self.consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
+            at = following = first if at < 0 else at
             if first <= at < last and is_damaged(error):
                 found = find_continuation(self._bootstrap, self._user, self._group, *place, at)
                 following = found.next_offset
         except KafkaException as unknown:
             if not (is_transient(unknown.args[0]) or unknown.args[0].code() == KafkaError._UNKNOWN_PARTITION):
                 self._refuse(place, unknown.args[0])
-            self._wait(place, position)  # its broker is away, and this client may forget it for a moment
+            self._wait(position)  # its broker is away, and this client may forget it for a moment
             return []
         if at < first:
-            self.begin({place: first})
+            self._go_to({place: first})
             return [LogRange(place, Found.REMOVED, at, first)]
         if at > last:
             return self._beyond(place, last, position)
         if following <= at:
-            self._wait(place, position)  # the error was of an earlier moment, or the log has fallen since
+            self._wait(position)  # the error was of an earlier moment, or the log has fallen since
             return []
-        self.begin({place: following})
+        self._go_to({place: following})
         return [LogRange(place, Found.DAMAGED, at, following)]
 
     def _refuse(self, place: Place, error: KafkaError) -> None:
         """Raise an error with the next call: what has come goes first, or nobody would ever get it."""
-        self._refused = as_clear_error(error, self._bootstrap, "/".join(map(str, place)))
+        self._refused = as_clear_error(error, self._bootstrap, "/".join(map(str, place)) if place[0] else "")
         self._refused.__cause__ = KafkaException(error)
 
     def _beyond(self, place: Place, end: int, position: _Position) -> list[LogRange]:
-        """Return that a log has fallen, once it has ended in front of a position for long enough."""
+        """Return that a log has fallen; outside of a group, once it has ended in front of a position for LAG_S.
+
+        A member goes on at the end, where it costs little to be wrong, before the log is written again.
+        """
         now_s = world.monotonic_s()
+        if self._is_member:
+            position.again_s = math.inf  # and not unassigned, as the group may take it away
+            return [LogRange(place, Found.FELL, end, position.next_offset)]
         if position.beyond_since_s is None:
             position.beyond_since_s = now_s
         if now_s - position.beyond_since_s < LAG_S:
-            self._wait(place, position)
+            self._wait(position)
             return []
         self.end([place])
         return [LogRange(place, Found.FELL, end, position.next_offset)]
 
-    def _wait(self, place: Place, position: _Position) -> None:
-        self._unassign([place])
-        position.again_s = world.monotonic_s() + AGAIN_AFTER_S
+    def _wait(self, position: _Position) -> None:
+        again_after_s = AGAIN_AFTER_S if self._is_incremental else ALL_AGAIN_AFTER_S
+        position.again_s = world.monotonic_s() + again_after_s
 
-    def _try_again(self) -> None:
+    def _begin_again(self) -> None:
         now_s = world.monotonic_s()
-        for place, position in self._positions.items():
-            if position.again_s is not None and position.again_s <= now_s:
-                self._consumer.incremental_assign([TopicPartition(*place, position.next_offset)])
-                position.again_s = None
+        due = {
+            place: position.next_offset
+            for place, position in self._positions.items()
+            if position.again_s is not None and position.again_s <= now_s
+        }
+        if due:
+            self._go_to(due)
+
+    def _go_to(self, starts: Mapping[Place, int]) -> None:
+        """Go on at other offsets; what is paused stays so."""
+        paused = [place for place in starts if self._positions[place].is_paused]
+        self.resume(paused)  # or the client keeps them paused, and does not know that they are
+        for place, at in starts.items():
+            position = self._positions[place]
+            position.next_offset, position.again_s, position.is_at_end = at, None, False
+        self._assign(list(starts), starts)
+        self.pause(paused)
+
+
+def _first_of(records: Sequence[Message], end: int) -> int:
+    """Return where what came first of a partition that was begun at the beginning of its log begins."""
+    return (records[0].offset() or 0) if records else end
+
+
+def _passes(error: KafkaError) -> bool:
+    """Return whether librdkafka gets over an error by itself."""
+    return not error.fatal() and (is_transient(error) or is_membership_lost(error))

@@ -86,6 +86,11 @@ def is_kip_848(user: Settings) -> bool:
     return user.get("group.protocol", "classic").lower() != "classic"
 
 
+def is_incremental(user: Settings) -> bool:
+    """Return whether a rebalance moves some partitions and leaves the others, as the user chose."""
+    return is_kip_848(user) or "cooperative" in user.get("partition.assignment.strategy", "")
+
+
 def consumer_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -> dict[str, Any]:
     """Return the settings of a consumer; ``ours`` has underscores for dots and wins over the defaults.
 
