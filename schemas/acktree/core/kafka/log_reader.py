@@ -275,7 +275,7 @@ class LogReader:
         self._refused.__cause__ = KafkaException(error)
 
     def _beyond(self, place: Place, end: int, position: _Position) -> list[LogRange]:
-        """Return that a log has fallen; outside of a group, once it has ended in front of a position for LAG_S.
+        """Return that a log has fallen; outside of a group, once it ended in front of a position for LAG_S.
 
         A member goes on at the end, where it costs little to be wrong, before the log is written again.
         """
