@@ -140,7 +140,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._targets = self._connected().log_ends()
+        self._targets = _all_ends(self._connected())
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -164,7 +164,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver = self._opened(logged)
         driver.written(logged)
         if self._options.available_now and self._targets is None:
-            self._targets = driver.log_ends()
+            self._targets = _all_ends(driver)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if limit is None:
             max_rows = self._settled().max_offsets
@@ -258,3 +258,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._written is not None:
             self._written.close()
             self._written = None
+
+
+def _all_ends(driver: SpoutDriver | BoltDriver) -> dict[int, int]:
+    """Return by slot where logs end. Raises BrokerUnreachable: nobody knows where one of them does."""
+    return driver.topics.whole(driver.log_ends(), driver.topics.partitions)

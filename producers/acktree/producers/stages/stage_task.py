@@ -14,6 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.core import world
+from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.log_reader import Found, LogRange
 from acktree.core.reports.liveness import Liveness
 from acktree.core.reports.stats import Report
@@ -57,6 +58,7 @@ BUSY_WAIT_S = 0.002
 COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
 COMMIT_RECORDS = 10_000
+LEADER_CHECK_S = 2.0
 MAX_PLANNED = 2_000
 """At most this many records wait for the function, unless it takes more at a time."""
 
@@ -107,8 +109,10 @@ class StageTask:
         self._floors: dict[Place, int] = {}
         self._damaged: dict[Place, tuple[int, int]] = {}
         """The first offsets that cannot be read, and those behind them, where that ends the task."""
+        self._leaderless: dict[Place, list[tuple[int, Range | Replays, int, Sequence[int]]]] = {}
+        """What is planned and waits for a leader of its partition, as for ``_add_again``."""
         self._stopping = False
-        self._next_commit_s = 0.0
+        self._next_commit_s = self._next_leader_s = 0.0
 
     @property
     def reports(self) -> Sequence[Report]:
@@ -191,6 +195,7 @@ class StageTask:
                 self._look_at(troubles)
             self._reader.follow(self._wanted())
         self._check_damaged()
+        self._add_waiting()
         self._plan()
         if self._execution.takes_records and (records := self._planned.take(self._room())):
             with self._collector.guard:
@@ -225,6 +230,10 @@ class StageTask:
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
             for place in rewound:
                 self._damaged.pop(place, None)
+                self._leaderless[place] = [
+                    (version, of, generation, [at for at in offsets if at in places[place][1].unwritten])
+                    for version, of, generation, offsets in self._leaderless.pop(place, ())
+                ]
         return self._driver.next_offsets()
 
     def _look_at(self, troubles: Sequence[LogRange]) -> None:
@@ -284,21 +293,41 @@ class StageTask:
             self._add_again(batch.version, group, group.generation, group.offsets)
 
     def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
+        """Read planned records by their offsets; those of a partition without a leader wait for one."""
         if offsets:
-            place, lost, damaged = (of.topic, of.partition), BitMap64(), set[int]()
-            with self.progress.waiting():
-                found = self._driver.read_records(place, offsets, damaged)
-                if absent := set(offsets).difference(found, damaged):
-                    lost = self._driver.find_removed(place, BitMap64(absent))
-            if lost:
-                log_lost(place, len(lost), lost.min(), lost.max(), "emitted again")
-            if damaged:
-                log_damaged(place, min(damaged), max(damaged) + 1)
-                if self._driver.fails_on_data_loss:
-                    raise damaged_loss(place, min(damaged), max(damaged) + 1)
-                lost |= BitMap64(damaged)
-            records = [cast(Record, found[at]) for at in sorted(found)]
-            self._add(version, of.slot, generation, offsets, records, lost, is_first=True)
+            place = of.topic, of.partition
+            try:
+                self._read_again(place, version, of.slot, generation, offsets)
+            except BrokerUnreachable:
+                if not self._driver.is_away(place):
+                    raise
+                self._leaderless.setdefault(place, []).append((version, of, generation, offsets))
+
+    def _add_waiting(self) -> None:
+        """Read what has waited for a leader; if there is none yet it waits on."""
+        if self._leaderless and world.monotonic_s() >= self._next_leader_s:
+            self._next_leader_s = world.monotonic_s() + LEADER_CHECK_S
+            for place in [place for place in self._leaderless if not self._driver.is_away(place)]:
+                for waiting in self._leaderless.pop(place):
+                    self._add_again(*waiting)
+
+    def _read_again(
+        self, place: Place, version: int, slot: int, generation: int, offsets: Sequence[int]
+    ) -> None:
+        lost, damaged = BitMap64(), set[int]()
+        with self.progress.waiting():
+            found = self._driver.read_records(place, offsets, damaged)
+            if absent := set(offsets).difference(found, damaged):
+                lost = self._driver.find_removed(place, BitMap64(absent))
+        if lost:
+            log_lost(place, len(lost), lost.min(), lost.max(), "emitted again")
+        if damaged:
+            log_damaged(place, min(damaged), max(damaged) + 1)
+            if self._driver.fails_on_data_loss:
+                raise damaged_loss(place, min(damaged), max(damaged) + 1)
+            lost |= BitMap64(damaged)
+        records = [cast(Record, found[at]) for at in sorted(found)]
+        self._add(version, slot, generation, offsets, records, lost, is_first=True)
 
     def _add(
         self,

@@ -75,6 +75,7 @@ class BoltDriver:
         known = committed | {place: max(each.end, committed.get(place, 0)) for place, each in ranges.items()}
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
         starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
+        self.topics.whole(starts, new)
         for source in self.topics.partitions:
             self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
         self._check_at_s = self._monotonic() + CHECK_INTERVAL_S
@@ -114,7 +115,7 @@ class BoltDriver:
             )
         added = [source for source in topics.partitions if source.slot not in self._next]
         if added:
-            known, starts = self._known_to_group(added), topics.log_starts(added)
+            known, starts = self._known_to_group(added), topics.whole(topics.log_starts(added), added)
             self.topics = topics
             for slot, topic, partition, _ in added:
                 self._next[slot] = known.get((topic, partition), starts[slot])
@@ -156,7 +157,7 @@ class BoltDriver:
         Raises:
             MissingTopic, VanishedPartition: a topic was deleted or recreated with fewer partitions.
         """
-        return self.topics.log_ends()
+        return self.topics.whole(self.topics.log_ends(), self.topics.partitions)
 
     def _go_back_to_ends(self) -> None:
         """If a log ends before what was read of it, continue at its end, if the options allow it."""

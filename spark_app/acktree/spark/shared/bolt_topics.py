@@ -22,7 +22,7 @@ class BoltTopics(TopicEnds):
         topology: Published,
         known: tuple[SourceSlot, ...] = (),
     ) -> None:
-        super().__init__(admin, options, _bolt_topics(options, topology))
+        super().__init__(admin, options, _bolt_topics(options, topology), set())
         places = [
             (topic, partition, topic_state.topic_id)
             for topic, topic_state in sorted(self._topics.items())

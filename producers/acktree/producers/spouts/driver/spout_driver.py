@@ -53,6 +53,7 @@ from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver, control_record
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import Absent, Failure, ReplayCommand
+from acktree.wire.ids import MAX_OFFSET
 from acktree.wire.state_records import StateStart
 
 COMMIT_INTERVAL_S = 0.5
@@ -109,6 +110,7 @@ class SpoutDriver:
             self._replay_queue,
             dead_letters,
             is_removed=lambda source, offset: self._sources.is_removed(source, offset),
+            is_away=lambda source: self.topics.is_away((source.topic, source.partition)),
             monotonic=monotonic,
             jitter=jitter,
             on_failed=self._reporter.last_error.failed,
@@ -185,9 +187,11 @@ class SpoutDriver:
             emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
             commits.confirm(logged)
         elif not (is_newest or is_first):
-            for slot, end in topics.log_ends().items():
-                if (ledger := find_ledger(self.tasks, slot)) is not None:
-                    ledger.emitted_before = end
+            ends = topics.log_ends()
+            for task_ledger in self.tasks.values():
+                for slot, ledger in task_ledger.slots.items():
+                    # Of a log without a leader nobody knows how much was emitted.
+                    ledger.emitted_before = ends.get(slot, MAX_OFFSET + 1)
         commits.serve(self.tasks)
         commits.use_run(commits.run)
         self._resets.apply({slot: entry for slot, entry in group.items() if slot in restored})
@@ -393,24 +397,25 @@ class SpoutDriver:
 
         Raises:
             DataLoss: there are such offsets, and failOnDataLoss is true.
+            BrokerUnreachable: the partition has no leader.
         """
         slot, _ = self.places()[partition]
         self.check_removed({slot: offsets.min()})
         if self._options.fail_on_data_loss:
             return BitMap64()
-        start = self.log_starts()[partition]
+        source = [each for each in self.topics.partitions if each.slot == slot]
+        start = self.topics.whole(self.topics.log_starts(source), source)[slot]
         return BitMap64([each for each in offsets if each < start])
-
-    def log_starts(self) -> dict[tuple[str, int], int]:
-        """Return the first offset that each source partition holds."""
-        starts = self.topics.log_starts(self.topics.partitions)
-        return {(s.topic, s.partition): starts[s.slot] for s in self.topics.partitions}
 
     def read_records(
         self, partition: tuple[str, int], offsets: Iterable[int], damaged: set[int]
     ) -> dict[int, Message]:
         """Return by offset those records of a source partition that are still there; see ``one_record``."""
         return read_records(self._source_reader, partition, offsets, self._bootstrap, damaged=damaged)
+
+    def is_away(self, partition: tuple[str, int]) -> bool:
+        """Return whether a source partition has no leader now: nothing of it can be read."""
+        return self.topics.is_away(partition)
 
     @property
     def history(self) -> History:

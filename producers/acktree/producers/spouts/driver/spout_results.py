@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import TopicPartition
 
+from acktree.core.errors import BrokerUnreachable
 from acktree.producers.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
 from acktree.producers.spouts.driver.replay_queue import QueuedReplay, ReplayQueue
@@ -34,16 +35,19 @@ class SpoutResults:
         dead_letters: DeadLetterReader,
         *,
         is_removed: Callable[[SourceSlot, int], bool],
+        is_away: Callable[[SourceSlot], bool],
         monotonic: Callable[[], float],
         jitter: Callable[[], float],
         on_failed: Callable[[str], object],
     ) -> None:
         """Read nothing yet; ``is_removed`` returns whether retention removed an absent record.
 
+        ``is_away`` returns whether nothing of a partition can be read now, for want of a leader.
         ``on_failed`` is called with the reason of the last failure in a result.
         """
         self._topics, self._tasks, self._commits = topics, tasks, commits
         self._replays, self._dead_letters, self._is_removed = replays, dead_letters, is_removed
+        self._is_away = is_away
         self._monotonic, self._jitter, self._on_failed = monotonic, jitter, on_failed
         self._has_caught_up = False
         self._exhausted: list[tuple[TaskLedger, ExhaustedRecord]] = []
@@ -147,7 +151,16 @@ class SpoutResults:
         self._pass_applied()
 
     def _write(self, some: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> None:
-        letters = self._dead_letters.read([record for _, record in some])
+        try:
+            letters = self._dead_letters.read([record for _, record in some])
+        except BrokerUnreachable:
+            away = [each for each in some if self._is_away(each[1].source)]
+            if not away:
+                raise
+            for task, record in away:  # its partition has no leader: it waits there, and no other one
+                task.put_back(record, self._monotonic())
+            self._write([each for each in some if each not in away])
+            return
         for (task, record), letter in zip(some, letters, strict=True):
             if letter is not None:
                 task.finish_record(record)

@@ -46,6 +46,8 @@ class SpoutSources:
         self._tasks, self._commits, self._follow_results = tasks, commits, follow_results
         self._resets, self._monotonic = resets, monotonic
         self.topics, self.topology = topics, registry.history.latest
+        self._late: tuple[SourceSlot, ...] = ()
+        """Partitions without a state that have had no leader so far: nobody knows where they begin."""
 
     def initial(self) -> tuple[SourceSlot, ...]:
         """Return the partitions that have been there from the first version on.
@@ -109,9 +111,12 @@ class SpoutSources:
         Raises:
             MissingTopic, DataLoss, UnknownPartition: see SourceWatch.
         """
+        is_due = self._watch.is_due(self.topology.version)
         topics = self._watch.changed_topics(self.topics, self.topology.version, self._next_offsets())
         if topics is not None:
             self._adopt(topics)
+        elif is_due and self._late:
+            self._add_new(self._late)
 
     def _next_offsets(self) -> dict[int, int]:
         ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
@@ -149,8 +154,12 @@ class SpoutSources:
                 known.add(slot)
             task.left = task.slots.keys() - topics.task_of.keys()
         fresh = [source for source in topics.partitions if source.slot not in known]
+        self._add_new(fresh)
+
+    def _add_new(self, fresh: Sequence[SourceSlot]) -> None:
+        """Add partitions that this driver did not have, each at its first offset unless it has a state."""
         moved = self._commits.moved(fresh)
-        restored = self.add(fresh, moved, topics.log_starts(fresh))
+        restored = self.add(fresh, moved, self.topics.log_starts(fresh))
         self._commits.use_run(self._commits.run)  # which renews what was away for too many runs
         self._resets.apply({slot: entry for slot, entry in moved.items() if slot in restored})
         self._commits.commit()
@@ -166,11 +175,13 @@ class SpoutSources:
     ) -> set[int]:
         """Add partitions as their state says; without one they begin where the group is, or at ``starts``.
 
+        Without a state and a start they wait for a leader, and are added later.
+
         What somebody else has set in the group is obeyed by the rule for resets, at the very first start in
         any case. What is in flight counts as emitted ``age_s`` ago. Returns the slots that have a state, in
         which nothing that somebody has set is applied yet.
         """
-        restored = set[int]()
+        restored, late = set[int](), list[SourceSlot]()
         policy = retry_policy(self.topology, self._options.spout)
         block = self._options.block_of(self.topology.spouts[self._options.spout])
         for source in sources:
@@ -180,12 +191,16 @@ class SpoutSources:
                 ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
                 if self._commits.has_moved(source):
                     ledger.renew(self._commits.run)
+            elif source.slot not in starts:
+                late.append(source)
+                continue
             else:
                 start = starts[source.slot]
                 if (entry := committed.get(source.slot)) and self._begins_at(source, entry, start, is_first):
                     start = entry.next_offset
                 ledger = PartitionLedger(start, start, self._commits.run, policy, block)
             task.sources[source.slot], task.slots[source.slot] = source, ledger
+        self._late = tuple(late)
         return restored
 
     def _begins_at(self, source: SourceSlot, entry: CommittedOffset, start: int, is_first: bool) -> bool:

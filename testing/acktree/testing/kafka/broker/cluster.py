@@ -37,8 +37,8 @@ class Cluster:
         self._is_up = True
         self.known_from_s = -math.inf
         """When clients know partitions again that they have forgotten while the broker was away."""
-        self.leaderless: set[str] = set()
-        """Topics whose partitions have no leader: nothing of them is written, read or known."""
+        self.leaderless: set[str | tuple[str, int]] = set()
+        """Topics, or partitions, that have no leader: nothing of them is written, read or known."""
         self.clock_step_s = 0.0
         self.appended: dict[PartitionLog, None] = {}
         """Logs that were appended to or cut since the watcher last cleared it."""
@@ -66,6 +66,10 @@ class Cluster:
         if is_up and not self._is_up:
             self.known_from_s = self.kernel.now_s + FORGOTTEN_S
         self._is_up = is_up
+
+    def is_leaderless(self, topic: str, partition: int) -> bool:
+        """Return whether a partition has no leader."""
+        return topic in self.leaderless or (topic, partition) in self.leaderless
 
     def now_ms(self) -> int:
         """The broker's wall clock."""

@@ -1,5 +1,7 @@
 """Returns the metadata of a simulated cluster, in the classes of confluent's clients."""
 
+from typing import cast
+
 from confluent_kafka import KafkaError, Node, TopicPartitionInfo
 from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
@@ -22,13 +24,18 @@ def list_topics(cluster: Cluster, name: str | None = None) -> ClusterMetadata:
         for log in topic.partitions if topic else ():
             partition = PartitionMetadata()
             partition.id, partition.leader = log.number, LEADER
+            if cluster.is_leaderless(wanted, log.number):
+                partition.leader = -1
             partition.replicas, partition.isrs = [LEADER], [LEADER]
             about.partitions[log.number] = partition
         found.topics[wanted] = about
     return found
 
 
-def partition_infos(topic: Topic) -> list[TopicPartitionInfo]:
+def partition_infos(cluster: Cluster, topic: Topic) -> list[TopicPartitionInfo]:
     """Return what an admin client says of a topic's partitions: one broker has all of them."""
-    node = Node(LEADER, "simulated", 9092)
-    return [TopicPartitionInfo(log.number, node, [node], [node]) for log in topic.partitions]
+    node, no_leader, away = Node(LEADER, "simulated", 9092), cast(Node, None), cluster.is_leaderless
+    return [
+        TopicPartitionInfo(log.number, no_leader if away(topic.name, log.number) else node, [node], [node])
+        for log in topic.partitions
+    ]

@@ -148,7 +148,7 @@ class SimulatedAdmin:
         def ask() -> TopicDescription:
             self._look_up(name)
             topic: Any = self._cluster.topic(name)
-            return TopicDescription(name, topic.topic_id, False, partition_infos(topic))
+            return TopicDescription(name, topic.topic_id, False, partition_infos(self._cluster, topic))
 
         return self._answer("admin.describe_topics", ask)
 
@@ -196,7 +196,7 @@ class SimulatedAdmin:
 
         def answer(place: TopicPartition, spec: OffsetSpec) -> ListOffsetsResultInfo:
             log = self._leader_log(place)
-            if place.topic in self._cluster.leaderless:
+            if self._cluster.is_leaderless(place.topic, place.partition):
                 return ListOffsetsResultInfo(OFFSET_INVALID, -1, -1)
             end = log.stable_offset if is_committed_only else log.end_offset
             if spec is _LATEST:
@@ -216,7 +216,7 @@ class SimulatedAdmin:
     def _leader_log(self, place: TopicPartition) -> PartitionLog:
         """Return a log; a client asks for a leader that it does not know, and a missing one shows there."""
         if place.partition >= self._known.get(place.topic, 0):
-            if place.topic not in self._cluster.leaderless:
+            if not self._cluster.is_leaderless(place.topic, place.partition):
                 self._look_up(place.topic)
             if place.partition >= self._known.get(place.topic, 0):
                 raise Refused(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")

@@ -315,6 +315,8 @@ class SimulatedConsumer:
             self._enter("consumer.get_watermark_offsets")
             return self._fetcher.cached_bounds(place)
         self._request("consumer.get_watermark_offsets", timeout)
+        if self._cluster.is_leaderless(*place):
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         is_known = self._kernel.now_s >= self._cluster.known_from_s
         if (log := self._fetcher.log(place)) is None or not is_known:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, "Failed to get watermark offsets"))

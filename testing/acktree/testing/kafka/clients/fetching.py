@@ -168,7 +168,7 @@ class Fetcher:
             fetch = self.fetches[place]
             if len(found) >= limit:
                 return
-            if fetch.ready_s > now_s or place[0] in self._cluster.leaderless:
+            if fetch.ready_s > now_s or self._cluster.is_leaderless(*place):
                 continue
             is_paused = place in self._paused
             if (log := self.log(place)) is None:

@@ -192,7 +192,7 @@ class Sender:
         if self._cluster.holds(process, place[0], age_s):
             self._send_later(place, self._linger_s)
             return
-        if not self._network.is_up or process.is_stopped or place[0] in self._cluster.leaderless:
+        if not self._network.is_up or process.is_stopped or self._cluster.is_leaderless(*place):
             self._send_later(place, RETRY_S)
             return
         if not self._resolve(place, queue):

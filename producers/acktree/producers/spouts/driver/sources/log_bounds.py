@@ -63,7 +63,7 @@ def check_starts(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping
     known = [source for source in topics.partitions if source.slot in next_offsets]
     starts = topics.log_starts(known)
     for slot, topic, partition, _ in known:
-        if starts[slot] > next_offsets[slot]:
+        if starts.get(slot, 0) > next_offsets[slot]:
             raise DataLoss(
                 f"{topic}/{partition} begins at offset {starts[slot]}, but group {options.group} is at "
                 f"{next_offsets[slot]}: the records between were removed, for example by retention, before "
@@ -77,11 +77,12 @@ def is_removed(topics: TopicEnds, options: SpoutOptions, source: SourceSlot, off
 
     Raises:
         DataLoss: it was, so it cannot become a dead letter, and failOnDataLoss is true.
+        BrokerUnreachable: its partition has no leader.
     """
-    start = topics.log_starts([source])[source.slot]
+    name = f"{source.topic}/{source.partition}/{offset}"
+    start = topics.whole(topics.log_starts([source]), [source])[source.slot]
     if start <= offset:
         return False
-    name = f"{source.topic}/{source.partition}/{offset}"
     if options.fail_on_data_loss:
         raise DataLoss(
             f"record {name} is out of attempts, but the topic begins at offset {start}: it was removed, for "
@@ -142,7 +143,8 @@ def check_ends(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping[i
     """
     for _ in range(END_CHECKS):
         ends = topics.log_ends()
-        beyond = [s for s in topics.partitions if next_offsets[s.slot] > ends[s.slot]]
+        known = [s for s in topics.partitions if s.slot in ends and s.slot in next_offsets]
+        beyond = [s for s in known if next_offsets[s.slot] > ends[s.slot]]
         if not beyond:
             return {}
         world.sleep(END_CHECK_INTERVAL_S)

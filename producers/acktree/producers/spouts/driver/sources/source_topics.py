@@ -3,13 +3,15 @@
 Invariant: a partition is read only under the slot that the registry gave to this topic, by its id.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed_offset, refuse_missing
-from acktree.core.kafka.errors import clear_errors, is_missing
+from acktree.core.kafka.errors import clear_errors, is_missing, was_transient
 from acktree.core.topology.publish import describe
 from acktree.core.topology.registry import Published
 from acktree.producers.ledger.task import SourceSlot
@@ -18,6 +20,8 @@ from acktree.wire.errors import AcktreeError
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+
+log = logging.getLogger("acktree.spout")
 
 
 class UnknownPartition(AcktreeError):
@@ -33,13 +37,18 @@ class TopicEnds:
 
     partitions: tuple[SourceSlot, ...]
 
-    def __init__(self, admin: AdminClient, options: SpoutOptions, topics: tuple[str, ...]) -> None:
-        self._admin = admin
+    def __init__(
+        self, admin: AdminClient, options: SpoutOptions, topics: tuple[str, ...], away: set[tuple[str, int]]
+    ) -> None:
+        """Ask for the topics; ``away`` are the partitions that have no leader, as far as was logged."""
+        self._admin, self._away = admin, away
         self._bootstrap = options.bootstrap
         self._starting = options.starting_offsets
         self._component = options.component
         self._refuse_missing(topics)
+        self._names = topics
         self._topics = describe(admin, self._bootstrap, topics)
+        self._note_leaders()
 
     def _refuse_missing(self, topics: Iterable[str]) -> None:
         with clear_errors(self._bootstrap):
@@ -53,7 +62,10 @@ class TopicEnds:
                 refuse_missing(self._admin, self._bootstrap, topic, text)
 
     def log_ends(self) -> dict[int, int]:
-        """Return by slot the offset behind the last record that a read_committed reader may see."""
+        """Return by slot the offset behind the last record that a read_committed reader may see.
+
+        Partitions without a leader are left out, here and below: nobody knows where they begin and end.
+        """
         return self._list(self.partitions, _LATEST)
 
     def starting_offsets(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
@@ -64,7 +76,54 @@ class TopicEnds:
         """Return by slot the first offset that is there."""
         return self._list(tuple(sources), _EARLIEST)
 
+    def whole(self, found: dict[int, int], sources: Iterable[SourceSlot]) -> dict[int, int]:
+        """Return what was found of partitions. Raises BrokerUnreachable: one was left out."""
+        if away := [source for source in sources if source.slot not in found]:
+            names = ", ".join(f"{source.topic}/{source.partition}" for source in away)
+            raise BrokerUnreachable(
+                f"{names}: no leader, so nobody knows where the log begins and ends; start its broker"
+            )
+        return found
+
     def _list(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, int]:
+        if self._away:
+            self._look_for_leaders()
+        try:
+            return self._ask(self._with_leader(sources), spec)
+        except AcktreeError as error:
+            if not was_transient(error):
+                raise
+            self._look_for_leaders()
+            there = self._with_leader(sources)
+            if len(there) == len(sources):
+                raise
+            return self._ask(there, spec)
+
+    def is_away(self, partition: tuple[str, int]) -> bool:
+        """Return whether a partition has no leader now: nothing of it can be read."""
+        self._look_for_leaders()
+        return partition in self._away
+
+    def _look_for_leaders(self) -> None:
+        self._topics = describe(self._admin, self._bootstrap, self._names)
+        self._note_leaders()
+
+    def _note_leaders(self) -> None:
+        """Keep which partitions have no leader now, and log what has changed."""
+        topics = self._topics.items()
+        away = {(topic, number) for topic, about in topics for number in about.leaderless}
+        for topic, number in sorted(away - self._away):
+            text = "%s/%d has no leader: nothing of it is read until a broker that has it is back"
+            log.warning(text, topic, number, extra={"action": "no_leader"})
+        for topic, number in sorted(self._away - away):
+            log.warning("%s/%d has a leader again", topic, number, extra={"action": "leader_back"})
+        self._away.clear()
+        self._away |= away
+
+    def _with_leader(self, sources: Iterable[SourceSlot]) -> tuple[SourceSlot, ...]:
+        return tuple(source for source in sources if (source.topic, source.partition) not in self._away)
+
+    def _ask(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, int]:
         if not sources:
             return {}
         asked = {TopicPartition(source.topic, source.partition): spec for source in sources}
@@ -92,8 +151,10 @@ class TopicEnds:
 class SpoutTopics(TopicEnds):
     """Partitions, slots and spout tasks of one spout."""
 
-    def __init__(self, admin: AdminClient, options: SpoutOptions, topology: Published) -> None:
-        super().__init__(admin, options, _spout_topics(options, topology))
+    def __init__(
+        self, admin: AdminClient, options: SpoutOptions, topology: Published, away: set[tuple[str, int]]
+    ) -> None:
+        super().__init__(admin, options, _spout_topics(options, topology), away)
         slots = {(s.topic, s.topic_id, s.partition): s for s in topology.slots_of(options.spout)}
         partitions: list[SourceSlot] = []
         self.task_of: dict[int, int] = {}

@@ -30,6 +30,8 @@ class SourceWatch:
         self._admin, self._options, self._registry = admin, options, registry
         self._monotonic = monotonic
         self._next_check_s = monotonic() + CHECK_INTERVAL_S
+        self._away: set[tuple[str, int]] = set()
+        """The partitions without a leader, as was logged."""
 
     def topics(self) -> SpoutTopics:
         """Return the source topics; partitions that are new to the registry are published first.
@@ -38,12 +40,12 @@ class SourceWatch:
             MissingTopic: a topic does not exist. DataLoss: it was recreated.
             UnknownPartition: a partition is new, and this client may not publish it.
         """
-        topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
+        topics = SpoutTopics(self._admin, self._options, self._registry.history.latest, self._away)
         if topics.unknown and topics.recreated:
             self._check_recreated(topics.recreated[0])
         for _ in range(PUBLISH_TRIES if topics.unknown else 0):
             self._publish(topics)
-            topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
+            topics = SpoutTopics(self._admin, self._options, self._registry.history.latest, self._away)
             if not topics.unknown:
                 break
         return topics
@@ -79,11 +81,10 @@ class SourceWatch:
 
         Raises what ``topics`` raises, and DataLoss where a log begins behind the next offset to emit.
         """
-        now_s = self._monotonic()
-        is_newer = self._registry.history.latest.version != version
-        if not is_newer and now_s < self._next_check_s:
+        if not self.is_due(version):
             return None
-        self._next_check_s = now_s + CHECK_INTERVAL_S
+        is_newer = self._registry.history.latest.version != version
+        self._next_check_s = self._monotonic() + CHECK_INTERVAL_S
         found = self.topics()
         ids = {source.topic: source.topic_id for source in known.partitions}
         for source in found.partitions:
@@ -93,6 +94,10 @@ class SourceWatch:
             return found
         check_starts(known, self._options, next_offsets)
         return None
+
+    def is_due(self, version: int) -> bool:
+        """Return whether topics are to be checked: from time to time, and when a version is published."""
+        return self._registry.history.latest.version != version or self._monotonic() >= self._next_check_s
 
     def check_next_time(self) -> None:
         """Check at the next call, whatever the time."""
