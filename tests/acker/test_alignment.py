@@ -13,6 +13,7 @@ from acktree.wire.codec import encode_ack
 from acktree.wire.control_records import Ack
 
 INITS, ACKS = 0, 1
+BEHIND = False, False
 START_MS = 1_000_000
 
 
@@ -33,7 +34,7 @@ def clock(inits_ms, acks_ms):
     ],
 )
 def test_the_topic_that_is_far_ahead_waits(times, waiting):
-    assert TopicAlignment().choose(clock(*times)) == waiting
+    assert TopicAlignment().choose(clock(*times), BEHIND) == waiting
 
 
 def test_the_documented_limits_of_far_and_near_are_a_minute_and_half_a_minute():
@@ -42,35 +43,32 @@ def test_the_documented_limits_of_far_and_near_are_a_minute_and_half_a_minute():
 
 def test_a_topic_waits_until_the_other_is_near_and_not_just_below_the_limit():
     alignment = TopicAlignment()
-    assert alignment.choose(clock(AHEAD_MS + 1, 0)) == INITS
-    assert alignment.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS - 1)) == INITS
-    assert alignment.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS)) is None
-    assert alignment.choose(clock(AHEAD_MS, 0)) is None
+    assert alignment.choose(clock(AHEAD_MS + 1, 0), BEHIND) == INITS
+    assert alignment.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS - 1), BEHIND) == INITS
+    assert alignment.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS), BEHIND) is None
+    assert alignment.choose(clock(AHEAD_MS, 0), BEHIND) is None
 
 
 def test_a_topic_that_overtakes_the_one_that_waited_may_be_as_far_ahead_itself():
     alignment = TopicAlignment()
-    assert alignment.choose(clock(AHEAD_MS + 1, 0)) == INITS
-    assert alignment.choose(clock(0, NEAR_MS + 1)) is None
-    assert alignment.choose(clock(0, AHEAD_MS + 1)) == ACKS
+    assert alignment.choose(clock(AHEAD_MS + 1, 0), BEHIND) == INITS
+    assert alignment.choose(clock(0, NEAR_MS + 1), BEHIND) is None
+    assert alignment.choose(clock(0, AHEAD_MS + 1), BEHIND) == ACKS
 
 
 @pytest.mark.parametrize("behind", [INITS, ACKS])
 def test_no_topic_waits_for_one_that_has_nothing_to_read(behind):
     alignment, times = TopicAlignment(), clock(*((0, AHEAD_MS + 1) if behind == INITS else (AHEAD_MS + 1, 0)))
-    alignment.reached_end(behind)
-    assert alignment.choose(times) is None
-    alignment.reached_end(1 - behind)
-    alignment.has_records(behind)
-    assert alignment.choose(times) == 1 - behind
+    assert alignment.choose(times, [topic == behind for topic in (INITS, ACKS)]) is None
+    assert alignment.choose(times, [topic != behind for topic in (INITS, ACKS)]) == 1 - behind
 
 
 def test_a_topic_without_a_timestamp_is_taken_to_be_where_the_other_began():
     alignment, unknown_ms = TopicAlignment(), UNKNOWN_MS - START_MS
-    assert alignment.choose(clock(unknown_ms, unknown_ms)) is None
-    assert alignment.choose(clock(500, unknown_ms)) is None
-    assert alignment.choose(clock(500 + AHEAD_MS, unknown_ms)) is None
-    assert alignment.choose(clock(501 + AHEAD_MS, unknown_ms)) == INITS
+    assert alignment.choose(clock(unknown_ms, unknown_ms), BEHIND) is None
+    assert alignment.choose(clock(500, unknown_ms), BEHIND) is None
+    assert alignment.choose(clock(500 + AHEAD_MS, unknown_ms), BEHIND) is None
+    assert alignment.choose(clock(501 + AHEAD_MS, unknown_ms), BEHIND) == INITS
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ def test_a_backlog_is_read_evenly_and_to_its_end(make, narrow, monkeypatch):
     monkeypatch.setattr(
         TopicAlignment,
         "choose",
-        lambda alignment, clock: waited.add(choose(alignment, clock)) or alignment.waiting,
+        lambda alignment, *seen: waited.add(choose(alignment, *seen)) or alignment.waiting,
     )
     acker = cluster.join()
     cluster.await_acked(range(1, 2001))
@@ -109,7 +107,7 @@ def test_a_topic_paused_when_its_partition_was_revoked_is_read_when_it_comes_bac
     make, monkeypatch, protocol, waits_again
 ):
     is_ahead = True
-    monkeypatch.setattr(TopicAlignment, "choose", lambda _alignment, _clock: INITS if is_ahead else None)
+    monkeypatch.setattr(TopicAlignment, "choose", lambda *_: INITS if is_ahead else None)
     cluster = make(ackers=2)
     user = {"group.protocol": protocol}
     acker = cluster.start(**user)

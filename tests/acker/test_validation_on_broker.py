@@ -116,3 +116,13 @@ def test_root_ids_above_the_signed_range_reach_the_right_partition(make):
     roots = [1, 2**63 - 1, 2**63, 2**64 - 1]
     cluster.init_many([(root, 0) for root in roots]).await_acked(roots)
     assert acker.acker.invalid.total == 0
+
+
+def test_an_acker_ends_when_a_control_topic_is_deleted(make, kafka):
+    cluster, admin = make(), make_admin(kafka, {})
+    acker = cluster.start()
+    topic = f"{cluster.name}.ack"
+    admin.delete_topics([topic])[topic].result()
+    wait_for(lambda: acker.error, "the acker to end")
+    with pytest.raises(MissingTopic, match="does not exist"):
+        raise acker.error

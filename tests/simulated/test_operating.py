@@ -150,7 +150,7 @@ def test_a_stalled_acker_is_named(monkeypatch):
     with running(bolts={"upper": HangsOnce}) as made:
         made.send("lines", "fine")
         made.run_until_done()
-        monkeypatch.setattr(service, "slice_messages", lambda _: world.event().wait())
+        monkeypatch.setattr(service.Acker, "_fold", lambda *_: world.event().wait())
         made.send("lines", "waits")
         made.run_for(60)
         monkeypatch.undo()

@@ -95,8 +95,8 @@ DEFECTS = (
     Defect(
         "skip the committed cut after a rebalance",
         f"{ACKER}/kafka/ownership.py",
-        "starts = [TopicPartition(*place, cuts[place] or OFFSET_BEGINNING) for place in mine]",
-        "starts = [TopicPartition(*place, -1) for place in mine]",
+        "starts = {place: cut or OFFSET_BEGINNING for place, cut in cuts.items()}",
+        "starts = dict.fromkeys(cuts, -1)",
     ),
     Defect(
         "one edge for all readers of a record",

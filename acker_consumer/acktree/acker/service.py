@@ -1,19 +1,18 @@
 """The acker: the one loop that reads the control topics, folds them, sends results and commits the cut.
 
-One round: poll a batch, fold it, send the results; a few times a second check for timeouts, once a second
+One round: read a batch, fold it, send the results; a few times a second check for timeouts, once a second
 flush and commit.
 Invariant: a result is with the broker before a cut that no longer covers its root is committed.
 """
 
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from acktree.acker.figures import Figures, limit_figures
-from acktree.acker.folding.clock import TopicClock
+from acktree.acker.folding.clock import UNKNOWN_MS, TopicClock
 from acktree.acker.folding.expiry import AgeLimits
 from acktree.acker.folding.invalid import InvalidRecord, InvalidRecords
 from acktree.acker.folding.partition import Partition
@@ -25,15 +24,13 @@ from acktree.acker.kafka.membership import Member, group_settings, shorten_sessi
 from acktree.acker.kafka.ownership import Ownership
 from acktree.acker.kafka.result_producer import ResultProducer
 from acktree.acker.kafka.results import EncodedResult, encode_finished, encode_timed_out
-from acktree.acker.kafka.slices import Place, PolledBatch, Slice, slice_messages
 from acktree.acker.warm_up import warm_up
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
-from acktree.core.kafka.errors import clear_errors, is_transient
+from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.group_offsets import read_committed
-from acktree.core.kafka.outages import log_retry
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader
 from acktree.core.kafka.settings import Settings, is_kip_848, producer_settings
-from acktree.core.kafka.unreadable import find_continuation
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stall_reports import ReportSender, RoleReports
 from acktree.core.reports.stats import STATS_INTERVAL_S, Value
@@ -93,13 +90,10 @@ class Acker:
         self.invalid, self._figures = InvalidRecords(self.reports.last_error.failed), Figures()
         self._validator = RecordValidator(self._registry.history, self._look_up, self.invalid)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
-        self._find_continuation = partial(find_continuation, bootstrap, self._user, latest.acker_group)
-        is_incremental = is_kip_848(self._user)
-        if is_incremental:
+        if is_kip_848(self._user):
             shorten_session(self._admin, latest.acker_group)
         self.ownership = Ownership(
             self._topics,
-            is_incremental=is_incremental,
             make_partition=lambda start: Partition(start, self._limits, self._seed),
             on_drop=self._figures.keep_totals_of,
             flush=self._flush_results,
@@ -110,6 +104,7 @@ class Acker:
         )
         self._member = Member(
             {**settings, "on_commit": self.ownership.on_commit},
+            self._user,
             self._topics,
             on_assign=self.ownership.on_assign,
             on_revoke=self.ownership.on_revoke,
@@ -127,7 +122,6 @@ class Acker:
         self._positions = BoltPositions(
             bootstrap, self._user, self._registry.history, self._wall_ms, self.reports.last_error.failed
         )
-        self._unreadable: set[Place] = set()
         with clear_errors(bootstrap):
             self._positions.check()
         self._due: dict[str, float] = {}
@@ -135,8 +129,9 @@ class Acker:
         warm_up()
 
     @property
-    def _consumer(self) -> Consumer:
-        return self._member.consumer
+    def reader(self) -> LogReader:
+        """The reader of the control topics; another one while its ``group.instance.id`` is in use."""
+        return self._member.reader
 
     @property
     def latest(self) -> Published:
@@ -178,20 +173,17 @@ class Acker:
 
     def _round(self) -> None:
         self.progress.begin_turn()
-        messages = self._consumer.consume(1, IDLE_WAIT_S)
-        if messages:
-            messages += self._consumer.consume(BATCH - 1, 0)
-        self._fold(slice_messages(messages))
-        self._continue_reading()
-        self.ownership.seek_pending(self._consumer)
-        self.ownership.align_topics(self._consumer)
+        found = self._member.read(BATCH, IDLE_WAIT_S)
+        begun = self.ownership.begin_other_halves(self.reader)
+        self._fold(log_range for log_range in found if log_range.place not in begun)
+        self.ownership.align_topics(self.reader)
         self._producer.poll()
         if self._is_due("expire", self._limits.scan_interval_ms / 1000):
             self._expire()
         if self._is_due("refresh", REFRESH_INTERVAL_S):
             self._refresh_topology()
         if self._is_due("commit", COMMIT_INTERVAL_S):
-            self.ownership.commit(self._consumer)
+            self.ownership.commit(self.reader.consumer)
         if self._is_due("report", STATS_INTERVAL_S):
             self._report()
 
@@ -204,30 +196,32 @@ class Acker:
 
     # Folding.
 
-    def _fold(self, batch: PolledBatch) -> None:
-        for error in batch.errors:
-            self._member.handle_error(error)
-        self._unreadable |= batch.unreadable
+    def _fold(self, found: Iterable[LogRange]) -> None:
+        """Fold what has come of the partitions with a state, inits first."""
         partitions = self.ownership.partitions
-        for topic, number in sorted(batch.slices, key=lambda place: place[0] != self._topics[0]):
-            if number in partitions:
-                self._fold_slice(topic, number, partitions[number], batch.slices[topic, number])
-        for (topic, number), end in batch.ends.items():
-            if number in partitions:
-                self._clock(topic, partitions[number]).reach(end)
-                partitions[number].alignment.reached_end(self._topics.index(topic))
+        for log_range in sorted(found, key=lambda log_range: log_range.place[0] != self._topics[0]):
+            partition = partitions.get(log_range.place[1])
+            if log_range.found is Found.GONE:
+                log.info("action=kafka_error reason=%s", log_range.error)
+            elif partition is not None and log_range.found is Found.READ:
+                self._fold_records(log_range, partition)
+            elif partition is not None:
+                self._pass(log_range, partition)
 
     def _clock(self, topic: str, partition: Partition) -> TopicClock:
         return partition.clock.inits if topic == self._topics[0] else partition.clock.acks
 
-    def _fold_slice(self, topic: str, number: int, partition: Partition, part: Slice) -> None:
-        if part.offsets[0] < self._clock(topic, partition).next_offset:
-            self.ownership.restart(number)
+    def _fold_records(self, log_range: LogRange, partition: Partition) -> None:
+        (topic, number), records, behind = log_range.place, log_range.records, log_range.end
+        clock = self._clock(topic, partition)
+        assert clock.next_offset in (0, log_range.start), (topic, number, clock.next_offset, log_range.start)
+        if not records:
+            clock.reach(behind)
             return
-        partition.alignment.has_records(self._topics.index(topic))
-        wall_ms, behind = self._wall_ms(), part.offsets[-1] + 1
-        append_ms = np.array(part.append_ms, np.int64)
-        where = (topic, number, part.values, part.offsets, wall_ms)
+        wall_ms = self._wall_ms()
+        values, offsets = [each.value() or b"" for each in records], [each.offset() or 0 for each in records]
+        append_ms = np.array([_append_ms(*each.timestamp()) for each in records], np.int64)
+        where = (topic, number, values, offsets, wall_ms)
         if topic == self._topics[0]:
             finished = partition.fold_inits(self._validator.inits(*where), append_ms, behind, wall_ms)
         else:
@@ -237,33 +231,21 @@ class Acker:
         for result in encode_finished(number, finished):
             self._send(result)
 
-    def _continue_reading(self) -> None:
-        """Continue behind what is lost or damaged; what was folded stays, so its trees end or time out."""
-        owned = self.ownership.partitions
-        for topic, number in sorted(place for place in self._unreadable if place[1] in owned):
-            partition = owned[number]
-            clock = self._clock(topic, partition)
-            try:
-                with self.progress.waiting():
-                    there = self._find_continuation(topic, number, clock.next_offset)
-            except KafkaException as error:
-                if not is_transient(error.args[0]):
-                    raise
-                log_retry(
-                    log, "%s cannot be read yet: %s", topic, error.args[0].str(), action="request_retried"
-                )
-                continue
-            self._unreadable.discard((topic, number))
-            if there.is_below:
-                partition.go_back(clock, there.next_offset)
-                self._ends.forget()
-            clock.reach(there.next_offset)
-            for offset in there.damaged:
+    def _pass(self, log_range: LogRange, partition: Partition) -> None:
+        """Pass what is lost or damaged; what was folded stays, so its trees end or time out."""
+        (topic, number), start, end = log_range.place, log_range.start, log_range.end
+        clock = self._clock(topic, partition)
+        if log_range.found is Found.FELL:
+            partition.go_back(clock, start)
+            self._ends.forget()
+            self.reader.begin({log_range.place: start})
+        else:
+            clock.reach(end)
+        if log_range.found is Found.DAMAGED:
+            for offset in range(start, end):
                 self.invalid.add(InvalidRecord(topic, number, offset, "damaged in the log"), self._wall_ms())
-            if text := there.describe(topic, number):
-                log.warning("action=%s %s", there.action, text)
-                self.reports.last_error.failed(text)
-            self.ownership.continue_at(self._consumer, topic, number, there.next_offset)
+        log.warning("action=%s %s", log_range.action, log_range.text)
+        self.reports.last_error.failed(log_range.text)
 
     def _expire(self) -> None:
         """Collect where the logs end, and time out the roots that expired."""
@@ -328,7 +310,7 @@ class Acker:
         waited_s = self._now_s() - joined_s
         if not self.ownership.assignments and waited_s < JOIN_GRACE_S:
             return
-        if not self.ownership.assignments and not self._consumer.memberid():
+        if not self.ownership.assignments and not self.reader.consumer.memberid():
             return
         numbers = ", ".join(map(str, sorted(self.ownership.partitions)))
         self._is_ready = True
@@ -353,9 +335,13 @@ class Acker:
     def _close(self) -> None:
         """Leave the group; the revocation that follows commits the cuts."""
         self.ownership.is_leaving = True
-        self._consumer.close()
+        self.reader.consumer.close()
         self._producer.flush()
         self._registry.close()
+
+
+def _append_ms(kind: int, time_ms: int) -> int:
+    return time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else UNKNOWN_MS
 
 
 def _limits_of(latest: Published) -> AgeLimits:

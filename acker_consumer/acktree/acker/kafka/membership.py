@@ -7,18 +7,21 @@ ends: its successor waits.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from acktree.core import world
 from acktree.core.errors import RefusedSetting
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
-from acktree.core.kafka.errors import is_forbidden
-from acktree.core.kafka.settings import Settings, consumer_settings, is_kip_848
+from acktree.core.kafka.errors import reason_of
+from acktree.core.kafka.log_reader import LogRange, LogReader, reader_settings
+from acktree.core.kafka.settings import Settings, is_kip_848
+from acktree.wire.errors import AcktreeError
 
 SESSION_TIMEOUT_MS = 6000
 HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS // 4
@@ -26,6 +29,8 @@ RELEASE_PAUSE_S = 1.0
 
 # After a fatal error a consumer never returns anything again. Its cause is available as text only.
 _IN_USE = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
+
+OnRebalance = Callable[[LogReader, list[TopicPartition]], None]
 
 log = logging.getLogger("acktree.acker")
 
@@ -46,14 +51,7 @@ def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, obje
     ours: dict[str, object] = {assignor: "range", "topic.metadata.refresh.interval.ms": 2000}
     if is_classic:
         ours |= {"session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS}
-    return consumer_settings(
-        bootstrap,
-        group,
-        user,
-        enable_partition_eof=True,
-        auto_offset_reset="error",
-        **{k.replace(".", "_"): v for k, v in ours.items()},
-    )
+    return reader_settings(bootstrap, group, user, **{k.replace(".", "_"): v for k, v in ours.items()})
 
 
 def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TIMEOUT_MS) -> None:
@@ -88,31 +86,39 @@ def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TI
 
 
 class Member:
-    """The group's consumer, recreated for as long as another member holds its ``group.instance.id``."""
+    """The group's reader, recreated for as long as another member holds its ``group.instance.id``."""
 
-    def __init__(self, settings: Mapping[str, object], topics: Sequence[str], **callbacks: Any) -> None:
-        """Create the consumer; ``callbacks`` are those of Consumer.subscribe."""
-        self._settings = settings
+    def __init__(
+        self, settings: Mapping[str, object], user: Settings, topics: Sequence[str], **callbacks: OnRebalance
+    ) -> None:
+        """Create the consumer; ``callbacks`` are those of Consumer.subscribe, but get the reader."""
+        self._settings, self._user = settings, user
         self._topics, self._callbacks = list(topics), callbacks
         self._is_id_in_use = False
-        self.consumer = make_consumer(settings)
+        self.reader = self._make_reader()
+
+    def _make_reader(self) -> LogReader:
+        bootstrap, group = str(self._settings["bootstrap.servers"]), str(self._settings["group.id"])
+        return LogReader(make_consumer(self._settings), bootstrap, group, self._user, is_member=True)
 
     def join(self) -> None:
         """Join the group."""
-        self.consumer.subscribe(self._topics, **self._callbacks)
+        callbacks = {name: partial(self._call, callback) for name, callback in self._callbacks.items()}
+        self.reader.consumer.subscribe(self._topics, **callbacks)
 
-    def handle_error(self, error: KafkaError) -> None:
-        """Handle an error among the messages; librdkafka retries almost everything by itself.
+    def _call(self, callback: OnRebalance, _: Consumer, places: list[TopicPartition]) -> None:
+        callback(self.reader, places)
 
-        Raises:
-            KafkaException: an error that no retry can fix.
-        """
-        if error.code() == KafkaError._FATAL and _IN_USE in error.str():
+    def read(self, max_records: int, wait_s: float) -> list[LogRange]:
+        """Return and raise as ``LogReader.read``; nothing while the instance id is in use."""
+        try:
+            return self.reader.read(max_records, wait_s)
+        except AcktreeError as error:
+            reason = reason_of(error)
+            if reason is None or reason.code() != KafkaError._FATAL or _IN_USE not in reason.str():
+                raise
             self._is_id_in_use = True
-        elif error.code() == KafkaError._FATAL or is_forbidden(error):
-            raise KafkaException(error)
-        else:
-            log.info("action=kafka_error reason=%s", error)
+            return []
 
     def ensure_joined(self) -> bool:
         """Return True if the consumer can keep running; else recreate it, join again and return False."""
@@ -123,10 +129,10 @@ class Member:
             "expired yet; if it is alive, give each acker its own id",
             self._settings["group.instance.id"],
         )
-        self.consumer.close()
+        self.reader.consumer.close()
         world.sleep(RELEASE_PAUSE_S)
         self._is_id_in_use = False
-        self.consumer = make_consumer(self._settings)
+        self.reader = self._make_reader()
         self.join()
         return False
 

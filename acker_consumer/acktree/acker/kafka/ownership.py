@@ -6,7 +6,7 @@ own calls.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from acktree.acker.folding.cut import Positions
 from acktree.acker.folding.partition import Partition
 from acktree.core import world
+from acktree.core.kafka.log_reader import LogReader, Place
 from acktree.wire.errors import AcktreeError
 
 HALF_GRACE_S = 10.0
@@ -43,7 +44,6 @@ class Ownership:
     def __init__(
         self,
         topics: tuple[str, str],
-        is_incremental: bool,
         make_partition: Callable[[Positions], Partition],
         on_drop: Callable[[Partition], None],
         flush: Callable[[], bool],
@@ -52,11 +52,12 @@ class Ownership:
         pause: Callable[[float], None] = world.sleep,
     ) -> None:
         self._read_committed, self._pause = read_committed, pause
-        self.topics, self._is_incremental = topics, is_incremental
+        self.topics = topics
         self._make_partition, self._on_drop, self._flush, self._now_s = make_partition, on_drop, flush, now_s
         self._owned: dict[int, Owned] = {}
-        self._seeks: list[TopicPartition] = []
-        self._paused: set[tuple[str, int]] = set()
+        self._other_halves: dict[Place, int] = {}
+        self.paused: frozenset[Place] = frozenset()
+        """The partitions that wait because they are ahead."""
         self.is_leaving = False
         self.assignments = 0
         self.refolds = 0
@@ -69,7 +70,7 @@ class Ownership:
             number: owned.partition for number, owned in self._owned.items() if owned.partition is not None
         }
 
-    def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
+    def on_assign(self, reader: LogReader, assigned: list[TopicPartition]) -> None:
         """Take over partitions, each from its committed cut, or from the earliest record if it has none.
 
         Ignored once ``is_leaving`` is set: a rebalance under way may assign some to a member that leaves.
@@ -79,9 +80,11 @@ class Ownership:
         self.assignments += 1
         mine = [(place.topic, place.partition) for place in assigned]
         numbers = sorted({number for _, number in mine})
-        cuts = self._committed(consumer, [(topic, number) for number in numbers for topic in self.topics])
-        starts = [TopicPartition(*place, cuts[place] or OFFSET_BEGINNING) for place in mine]
-        (consumer.incremental_assign if self._is_incremental else consumer.assign)(starts)
+        cuts = self._committed(
+            reader.consumer, [(topic, number) for number in numbers for topic in self.topics]
+        )
+        starts = {place: cut or OFFSET_BEGINNING for place, cut in cuts.items()}
+        reader.begin({place: starts.pop(place) for place in mine})
         for topic, number in mine:
             self._owned.setdefault(number, Owned(half_since_s=self._now_s())).halves.add(topic)
         for number in numbers:
@@ -89,8 +92,20 @@ class Ownership:
             self._end(owned)
             if len(owned.halves) == len(self.topics):
                 owned.committed = Positions(*(cuts[topic, number] for topic in self.topics))
-                self._start(number, owned)
-                self._seek(number, [topic for topic in self.topics if (topic, number) not in mine])
+                owned.partition = self._make_partition(owned.committed)
+                self.refolds += owned.committed != NO_COMMIT
+                log.info("action=take_over partition=%d cut=%d,%d", number, *owned.committed)
+                self._other_halves |= {place: at for place, at in starts.items() if place[1] == number}
+
+    def begin_other_halves(self, reader: LogReader) -> Collection[Place]:
+        """Read the halves from the cut on that were assigned before the other ones; return which.
+
+        What has come of them does not count. This is not for callbacks: what is fetched may outlive them.
+        """
+        starts, self._other_halves = self._other_halves, {}
+        if starts:
+            reader.begin(starts)
+        return starts.keys()
 
     def _committed(self, consumer: Consumer, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the committed offsets, 0 where there is none; retry what a rebalance refuses."""
@@ -110,21 +125,21 @@ class Ownership:
                 log.info("action=committed_refused reason=%s", error)
                 self._pause(RETRY_PAUSE_S)
 
-    def on_revoke(self, consumer: Consumer, revoked: list[TopicPartition]) -> None:
+    def on_revoke(self, reader: LogReader, revoked: list[TopicPartition]) -> None:
         """Commit the cuts of revoked partitions while the group still accepts them; drop the states."""
         numbers = {place.partition for place in revoked}
         offsets = self._changed_cuts(numbers)
         if offsets and self._flush():
             try:
-                consumer.commit(offsets=offsets, asynchronous=False)
+                reader.consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 self.failed_commits += 1
                 log.info("action=commit_refused at=revoke reason=%s", error)
-        self._drop(consumer, revoked)
+        self._drop(reader, revoked)
 
-    def on_lost(self, consumer: Consumer, lost: list[TopicPartition]) -> None:
+    def on_lost(self, reader: LogReader, lost: list[TopicPartition]) -> None:
         """Drop the states of partitions that the group has assigned to another member."""
-        self._drop(consumer, lost)
+        self._drop(reader, lost)
 
     def on_commit(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
         """Record what was committed; a cut that a rebalance refused is committed by the next owner."""
@@ -153,62 +168,17 @@ class Ownership:
             self.failed_commits += 1
             log.info("action=commit_refused reason=%s", error)
 
-    @property
-    def paused(self) -> frozenset[tuple[str, int]]:
-        """The partitions paused because they are ahead, as (topic, number)."""
-        return frozenset(self._paused)
-
-    def restart(self, number: int) -> None:
-        """Drop a state whose position moved back, and fold again from the last committed cut."""
-        owned = self._owned[number]
-        log.warning("action=restart partition=%d cut=%d,%d", number, *owned.committed)
-        self._end(owned)
-        self._start(number, owned)
-        self._seek(number, self.topics)
-
-    def continue_at(self, consumer: Consumer, topic: str, number: int, offset: int) -> None:
-        """Read a partition that the client has given up from an offset on, and the others as before."""
-        self._seeks = [place for place in self._seeks if (place.topic, place.partition) != (topic, number)]
-        moved = [TopicPartition(topic, number, offset)]
-        if self._is_incremental:
-            consumer.incremental_unassign(moved)
-            consumer.incremental_assign(moved)
-            return
-        for other, owned in self._owned.items():
-            positions = owned.partition.positions if owned.partition is not None else NO_COMMIT
-            places = zip(self.topics, positions, strict=True)
-            moved += [
-                TopicPartition(half, other, position or OFFSET_BEGINNING)
-                for half, position in places
-                if half in owned.halves and (half, other) != (topic, number)
-            ]
-        consumer.assign(moved)
-
-    def seek(self, place: TopicPartition) -> None:
-        """Schedule a seek of a partition to an offset."""
-        self._seeks.append(place)
-
-    def seek_pending(self, consumer: Consumer) -> None:
-        """Perform the scheduled seeks, which a callback cannot; retry later one that comes too early."""
-        seeks, self._seeks = self._seeks, []
-        for place in seeks:
-            try:
-                consumer.seek(place)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:
-                    raise
-                if place.topic in self._owned.get(place.partition, Owned()).halves:
-                    self._seeks.append(place)
-
-    def align_topics(self, consumer: Consumer) -> None:
+    def align_topics(self, reader: LogReader) -> None:
         """Pause the topic of a partition that is far ahead of the other; see TopicAlignment."""
-        waiting = {number: part.alignment.choose(part.clock) for number, part in self.partitions.items()}
-        ahead = {(self.topics[topic], number) for number, topic in waiting.items() if topic is not None}
-        if ahead == self._paused:
-            return
-        consumer.resume([TopicPartition(*place) for place in sorted(self._paused - ahead)])
-        consumer.pause([TopicPartition(*place) for place in sorted(ahead - self._paused)])
-        self._paused = ahead
+        ahead = set()
+        for number, partition in self.partitions.items():
+            is_at_end = [reader.is_at_end((topic, number)) for topic in self.topics]
+            waiting = partition.alignment.choose(partition.clock, is_at_end)
+            if waiting is not None:
+                ahead.add((self.topics[waiting], number))
+        reader.resume([place for place in reader.places if place not in ahead])
+        reader.pause(sorted(ahead))
+        self.paused = frozenset(ahead)
 
     def refuse_halves(self, partition_counts: Callable[[], set[int]]) -> None:
         """Raise NotCoPartitioned if for HALF_GRACE_S a partition of one topic was ours without the other's.
@@ -238,32 +208,20 @@ class Ownership:
             offsets += [TopicPartition(topic, number, offset) for topic, offset in cut]
         return offsets
 
-    def _start(self, number: int, owned: Owned) -> None:
-        owned.partition = self._make_partition(owned.committed)
-        self.refolds += owned.committed != NO_COMMIT
-        log.info("action=take_over partition=%d cut=%d,%d", number, *owned.committed)
-
     def _end(self, owned: Owned) -> None:
         if owned.partition is not None:
             self._on_drop(owned.partition)
         owned.partition, owned.half_since_s = None, self._now_s()
 
-    def _drop(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        # The client would keep a partition paused until it comes back, and then never read it.
-        held = [place for place in places if (place.topic, place.partition) in self._paused]
-        if held:
-            consumer.resume(held)
-            self._paused -= {(place.topic, place.partition) for place in held}
-        for place in places:
-            owned = self._owned.get(place.partition)
+    def _drop(self, reader: LogReader, places: list[TopicPartition]) -> None:
+        dropped = [(place.topic, place.partition) for place in places]
+        reader.forget(dropped)
+        for place in dropped:
+            self._other_halves.pop(place, None)
+            owned = self._owned.get(place[1])
             if owned is None:
                 continue
             self._end(owned)
-            owned.halves.discard(place.topic)
+            owned.halves.discard(place[0])
             if not owned.halves:
-                del self._owned[place.partition]
-
-    def _seek(self, number: int, topics: Sequence[str]) -> None:
-        cut = dict(zip(self.topics, self._owned[number].committed, strict=True))
-        for topic in topics:
-            self.seek(TopicPartition(topic, number, cut[topic] or OFFSET_BEGINNING))
+                del self._owned[place[1]]
