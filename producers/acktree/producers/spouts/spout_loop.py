@@ -14,7 +14,8 @@ from confluent_kafka import KafkaException
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.errors import as_clear_error
-from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.log_reader import LogReader, reader_settings
+from acktree.core.kafka.settings import Settings
 from acktree.core.reports.breaker_watch import BreakerWatch
 from acktree.core.reports.liveness import Liveness, stuck_after_of
 from acktree.core.reports.stall_reports import ReportSender, RoleReports
@@ -101,13 +102,12 @@ class SpoutWorker:
         self.task = f"{self.name}@{world.process_name()}"
         result_topic = latest.result_topic(number)
         group = latest.group_of(self.name)
-        self._consumer = make_consumer(consumer_settings(bootstrap, group, user))
+        self._consumer = make_consumer(reader_settings(bootstrap, group, user))
         self.progress = Liveness(stuck_after_of(user) if stuck_after_s is None else stuck_after_s)
         self._stopping, self._is_active, self._obeyed = False, True, SetFlow()
         self.commits = TaskCommits(bootstrap, user, latest, self.name, number, self.progress)
-        self.results = SpoutResults(
-            *(self._consumer, result_topic, self.commits, bootstrap, user, group, self.progress)
-        )
+        reader = LogReader(self._consumer, bootstrap, group, user)
+        self.results = SpoutResults(reader, result_topic, self.commits, bootstrap)
         topics = [*latest.spouts[self.name].emits, latest.ack_init_topic]
         limits = read_limits(bootstrap, [*topics, latest.dead_letter_topic] if retry else topics, user)
         self._output = SpoutOutput(

@@ -5,12 +5,13 @@ Invariant: only the owner that started last can commit. A start has read everyth
 record, never because no more records come; an unreadable record stops it, with coordinates.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
@@ -31,13 +32,17 @@ from acktree.core.kafka.errors import (
     may_be_fenced,
     unreachable,
 )
-from acktree.core.kafka.settings import ANY_SIZE, Settings, consumer_settings, producer_settings
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
+from acktree.core.kafka.settings import ANY_SIZE, Settings, producer_settings
 from acktree.producers.columns import NO_TIMESTAMP, Pairs
 from acktree.producers.kafka.output import PARTITION_UA
 from acktree.wire.dead_letter import Headers
 from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, encode_state_start
 
+log = logging.getLogger("acktree.spout")
+
+MAX_RECORDS = 1_000
 FULL_QUEUE_WAIT_S = 0.1
 FENCE_WAIT_S = 0.1
 FETCH_WAIT_MS = 20
@@ -145,18 +150,18 @@ class StateTopic:
         self._refuse_missing()
         self._producer = make_producer(self._settings)
         self._fence(self._producer, self._owner)
-        consumer = self._reader()
+        reader = self._reader()
         try:
             token = self._start()
-            self._assign(consumer)
-            self._read(consumer, states, lambda: states.token == token)
+            self._begin(reader)
+            self._read(reader, states, lambda: states.token == token)
             if ended := list(others(states)):
                 for owner in ended:
                     self._end(owner)
                 token = self._start()
-                self._read(consumer, states, lambda: states.token == token)  # to the last commit of each
+                self._read(reader, states, lambda: states.token == token)  # to the last commit of each
         finally:
-            consumer.close()
+            reader.consumer.close()
         return states
 
     def read_committed(self, states: AnyStates) -> AnyStates:
@@ -165,12 +170,12 @@ class StateTopic:
         Raises what ``take_over`` raises, but ZombieDriver.
         """
         self._refuse_missing()
-        consumer = self._reader()
+        reader = self._reader()
         try:
-            self._assign(consumer)
-            self._read(consumer, states, None)
+            self._begin(reader)
+            self._read(reader, states, None)
         finally:
-            consumer.close()
+            reader.consumer.close()
         return states
 
     def _refuse_missing(self) -> None:
@@ -181,15 +186,10 @@ class StateTopic:
             )
             refuse_missing(self._admin, self._bootstrap, self.topic, text)
 
-    def _reader(self) -> Consumer:
-        settings = consumer_settings(
-            self._bootstrap,
-            self._group,
-            self._user,
-            enable_partition_eof=True,
-            fetch_wait_max_ms=FETCH_WAIT_MS,
-        )
-        return make_consumer({**settings, "auto.offset.reset": "earliest"})
+    def _reader(self) -> LogReader:
+        about = self._bootstrap, self._group, self._user
+        settings = reader_settings(*about, fetch_wait_max_ms=FETCH_WAIT_MS)
+        return LogReader(make_consumer(settings), *about)
 
     def _start(self) -> int:
         token = world.random_bits(63)
@@ -209,14 +209,13 @@ class StateTopic:
             names: Mapping[str, object] = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
             return names
 
-    def _assign(self, consumer: Consumer) -> None:
-        place = TopicPartition(self.topic, 0)
+    def _begin(self, reader: LogReader) -> None:
         with clear_errors(self._bootstrap, f"topic {self.topic}"):
             # By its number: librdkafka takes half a second to find the beginning by itself.
-            place.offset, _ = ask_bounds(consumer, place)
-        consumer.assign([place])
+            first, _ = ask_bounds(reader.consumer, TopicPartition(self.topic, 0))
+        reader.begin({(self.topic, 0): first})
 
-    def _read(self, consumer: Consumer, states: States, is_read: Callable[[], bool] | None) -> None:
+    def _read(self, reader: LogReader, states: States, is_read: Callable[[], bool] | None) -> None:
         """Read until that is so; with None to the end, as it is found."""
         until_s = world.monotonic_s() + READ_TIMEOUT_S
         while is_read is None or not is_read():
@@ -226,17 +225,27 @@ class StateTopic:
                     f"{READ_TIMEOUT_S:g} s: the broker does not answer, or keeps a transaction of a "
                     "dead process open; start again once it has timed out"
                 )
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if (error := message.error()) is None:
-                self._add(states, message)
+            for log_range in reader.read(MAX_RECORDS, 1.0):
+                self._refuse(log_range)
+                for message in log_range.records:
+                    self._add(states, message)
                 until_s = world.monotonic_s() + READ_TIMEOUT_S
-            elif error.code() == KafkaError._PARTITION_EOF:
-                if is_read is None:
-                    return
-            elif not error.retriable():
-                raise as_clear_error(error, self._bootstrap, f"topic {self.topic}")
+            if is_read is None and reader.is_at_end((self.topic, 0)):
+                return
+
+    def _refuse(self, log_range: LogRange) -> None:
+        """Refuse to go on without records that the topic has held."""
+        if log_range.found is Found.GONE:
+            raise as_clear_error(log_range.error, self._bootstrap, f"topic {self.topic}")
+        if log_range.found in (Found.DAMAGED, Found.FELL):
+            what, _, _ = log_range.text.partition(":")
+            raise UnreadableState(
+                f"{what}: no record of a state topic may be skipped. To begin anew where the group of the "
+                f"spout is, delete topic {self.topic}, and create it with: acktree topology apply FILE; "
+                "records in flight may be emitted again"
+            )
+        if log_range.found is Found.REMOVED:
+            log.warning("%s", log_range.text, extra={"action": log_range.action})
 
     def _add(self, states: States, message: Message) -> None:
         try:

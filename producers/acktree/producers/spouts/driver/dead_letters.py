@@ -6,9 +6,10 @@ The transaction that writes it commits that its record is done.
 
 from collections.abc import Sequence
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from acktree.core import world
+from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.ledger.task import ExhaustedRecord
 from acktree.producers.spouts.driver.failed_values import FailedValues
 from acktree.producers.spouts.driver.one_record import by_partition, read_records
@@ -24,12 +25,12 @@ DAMAGED = "key, value and headers are left out: the record is damaged in the log
 class DeadLetterReader:
     """Reads the records that dead letters are made of, by their coordinates."""
 
-    def __init__(self, consumer: Consumer, topic: str, group: str, bootstrap: str) -> None:
-        self._consumer = consumer
+    def __init__(self, reader: LogReader, topic: str, group: str, bootstrap: str) -> None:
+        self._log = reader
         self._topic = topic
         self._group = group
         self._bootstrap = bootstrap
-        self._values = FailedValues(consumer, bootstrap)
+        self._values = FailedValues(reader, bootstrap)
 
     def read(self, records: Sequence[ExhaustedRecord]) -> list[DeadLetter | None]:
         """Return the dead letters of records; None for one that is no longer there.
@@ -70,7 +71,7 @@ class DeadLetterReader:
         for (topic, partition), offsets in by_partition(map(_place_of, records)).items():
             unread: set[int] = set()
             place = topic, partition
-            read = read_records(self._consumer, place, offsets, self._bootstrap, damaged=unread)
+            read = read_records(self._log, place, offsets, self._bootstrap, damaged=unread)
             found |= {(*place, offset): message for offset, message in read.items()}
             damaged |= {(*place, offset) for offset in unread}
         return found, damaged
@@ -87,7 +88,7 @@ class DeadLetterReader:
 
     def close(self) -> None:
         """Close the connections of the reader."""
-        self._consumer.close()
+        self._log.consumer.close()
 
     def _headers(
         self, record: ExhaustedRecord, message: Message | None, value: FailedValue, left_out: str = ""

@@ -6,9 +6,10 @@ and the dead letter is written without it. Nothing waits long for a value.
 
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Message
 
 from acktree.core import world
+from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.spouts.driver.one_record import by_partition, read_records
 from acktree.wire.control_records import FailedTuple
 from acktree.wire.dead_letter import FailedValue
@@ -22,10 +23,10 @@ AGAIN_AFTER_S = 60.0
 
 
 class FailedValues:
-    """Reads the values of failed tuples; the consumer's assignment is replaced."""
+    """Reads the values of failed tuples."""
 
-    def __init__(self, consumer: Consumer, bootstrap: str) -> None:
-        self._consumer, self._bootstrap = consumer, bootstrap
+    def __init__(self, reader: LogReader, bootstrap: str) -> None:
+        self._log, self._bootstrap = reader, bootstrap
         self._failures: dict[str, tuple[float, str]] = {}
 
     def read(self, failures: Sequence[tuple[FailedTuple | None, int]]) -> list[FailedValue]:
@@ -46,7 +47,7 @@ class FailedValues:
         if world.monotonic_s() < until_s:
             return note
         try:
-            return read_records(self._consumer, place, offsets, self._bootstrap, READ_TIMEOUT_S)
+            return read_records(self._log, place, offsets, self._bootstrap, READ_TIMEOUT_S)
         except AcktreeError as error:
             note = f"not read: {error}"
             self._failures[topic] = world.monotonic_s() + AGAIN_AFTER_S, note

@@ -90,7 +90,9 @@ class SpoutDriver:
         settings = reader_settings(options.bootstrap, group, user)
         self._consumer = make_consumer(settings)
         self._reporter = Reporter(options)
-        self._source_reader = make_consumer({**settings, "queued.min.messages": 1})
+        self._source_reader = LogReader(
+            make_consumer({**settings, "queued.min.messages": 1}), options.bootstrap, group, user
+        )
         dead_letters = DeadLetterReader(
             self._source_reader, topology.dead_letter_topic, group, options.bootstrap
         )

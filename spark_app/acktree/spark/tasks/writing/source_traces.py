@@ -7,15 +7,17 @@ line says so.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message
 
 from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
-from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.log_reader import LogReader, reader_settings
+from acktree.core.kafka.settings import Settings
 from acktree.core.topology.registry import Published
+from acktree.producers.spouts.driver.one_record import by_partition, read_records
 from acktree.spark.tasks.binary_rows import rows_of
 from acktree.spark.tasks.trace_handoff import HandedTrace, emitted_by_spout
 from acktree.wire.errors import AcktreeError, MalformedRecord
@@ -29,8 +31,6 @@ MAX_KNOWN = 200_000
 """How many records' traces a task remembers."""
 READ_TIMEOUT_S = 10.0
 """How long the traces of one batch of rows may take to read."""
-MAX_GAP = 1_000
-"""Records this close together are read in one go."""
 
 Place = tuple[str, int, int]
 _MARK = slice(10, 18)
@@ -44,7 +44,7 @@ class SourceTraces:
         self._bootstrap, self._user, self._group = bootstrap, user, group
         self._slots = {slot.slot: slot for slot in topology.slots}
         self._known: dict[Place, TraceContext | None] = {}
-        self._consumer: Consumer | None = None
+        self._log: LogReader | None = None
         self._is_off = False
 
     def of_rows(self, anchors: pa.Array) -> list[HandedTrace | None] | None:
@@ -76,43 +76,22 @@ class SourceTraces:
     def _read(self, places: Iterable[Place]) -> None:
         if len(self._known) > MAX_KNOWN:
             self._known.clear()
-        wanted = sorted(set(places) - self._known.keys())
-        deadline_s = world.monotonic_s() + READ_TIMEOUT_S
+        if not (wanted := set(places) - self._known.keys()):
+            return
+        self._known.update(dict.fromkeys(wanted))
+        until_s = world.monotonic_s() + READ_TIMEOUT_S
         try:
-            for cluster in _clusters(wanted):
-                self._read_cluster(cluster, deadline_s)
+            log_reader = self._log = self._log or self._open()
+            for partition, offsets in by_partition(wanted).items():
+                left_s = max(0.0, until_s - world.monotonic_s())
+                found = read_records(log_reader, partition, offsets, self._bootstrap, left_s, damaged=set())
+                self._known |= {(*partition, offset): _context_of(each) for offset, each in found.items()}
         except (AcktreeError, KafkaException) as error:
             self._log_unread(str(error))
 
-    def _read_cluster(self, places: list[Place], deadline_s: float) -> None:
-        topic, partition, first = places[0]
-        last, wanted = places[-1][2], {offset for _, _, offset in places}
-        self._known.update(dict.fromkeys(places))
-        consumer = self._consumer = self._consumer or self._open()
-        consumer.assign([TopicPartition(topic, partition, first)])
-        try:
-            while world.monotonic_s() < deadline_s:
-                for message in consumer.consume(last - first + 1, 0.1):
-                    if (error := message.error()) is not None:
-                        if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                            return
-                        if not error.retriable():
-                            raise KafkaException(error)
-                        continue
-                    offset = message.offset() or 0
-                    if offset in wanted:
-                        self._known[topic, partition, offset] = _context_of(message)
-                    if offset >= last:
-                        return
-        finally:
-            consumer.unassign()
-        self._log_unread(f"{READ_TIMEOUT_S:g} s were not enough")
-
-    def _open(self) -> Consumer:
-        settings = consumer_settings(
-            self._bootstrap, self._group, self._user, auto_offset_reset="error", enable_partition_eof=True
-        )
-        return make_consumer(settings)
+    def _open(self) -> LogReader:
+        about = self._bootstrap, self._group, self._user
+        return LogReader(make_consumer(reader_settings(*about)), *about)
 
     def _log_unread(self, why: str) -> None:
         self._is_off = True
@@ -120,20 +99,8 @@ class SourceTraces:
 
     def close(self) -> None:
         """Close the connections."""
-        if self._consumer is not None:
-            self._consumer.close()
-
-
-def _clusters(places: list[Place]) -> Iterator[list[Place]]:
-    """Yield sorted places in groups of one partition, each close to the one before."""
-    cluster: list[Place] = []
-    for place in places:
-        if cluster and (place[:2] != cluster[-1][:2] or place[2] - cluster[-1][2] > MAX_GAP):
-            yield cluster
-            cluster = []
-        cluster.append(place)
-    if cluster:
-        yield cluster
+        if self._log is not None:
+            self._log.consumer.close()
 
 
 def _context_of(message: Message) -> TraceContext | None:
