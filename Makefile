@@ -7,6 +7,8 @@ MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
 # Tests wait for Kafka and Spark as much as they work.
 TEST_JOBS ?= $(shell expr $$(nproc) + 3)
+# The slow ones work all the time, most of them with a Spark, brokers and workers of their own.
+SLOW_JOBS ?= $(shell expr $$(nproc) + 1)
 # What `make test` may take, user and system time of all of its processes, counted for a machine of a certain speed (see
 # tests/run.py); with CI set, a run that takes more fails. The goal is 750; how far the count varies is not known yet.
 CPU_BUDGET_S := 850
@@ -60,7 +62,7 @@ test-spark-matrix: $(VENV)/.warm
 
 # What `make test` leaves out, the properties with more examples, and on a real Kafka what it runs on the simulated one.
 test-slow: $(VENV)/.warm
-	ACKTREE_TEST_REAL_KAFKA=1 HYPOTHESIS_PROFILE=full $(PYTEST) \
+	ACKTREE_TEST_REAL_KAFKA=1 HYPOTHESIS_PROFILE=full $(PYTEST) --numprocesses=$(SLOW_JOBS) \
 	    -m 'slow or hypothesis or (simulated and broker and not real)'
 
 # Whole systems under random faults, in virtual time: so many seeds, on all cores.

@@ -8,7 +8,7 @@ import os
 
 SLOWNESS = "ACKTREE_TEST_SLOWNESS"
 """The variable with how many times longer than on a quiet machine of normal speed work takes."""
-PATIENCE = 2.0
+PATIENCE = 4.0
 """What else every deadline is multiplied by: tests run beside each other, and others may begin to work."""
 
 MAX_SLOWNESS = 8.0
