@@ -51,6 +51,8 @@ class Found(Enum):
     """The log ends at its start, although there were records up to its end."""
     GONE = auto()
     """It does not exist, as the broker says; ``error`` is its answer. A member of a group tries it again."""
+    HIDDEN = auto()
+    """A transaction is open that began there. A LogReader waits for its end, and returns no such range."""
 
 
 class LogRange(NamedTuple):
@@ -275,7 +277,7 @@ class LogReader:
         self._refused.__cause__ = KafkaException(error)
 
     def _beyond(self, place: Place, end: int, position: _Position) -> list[LogRange]:
-        """Return that a log has fallen; outside of a group, once it has ended in front of a position for LAG_S.
+        """Return that a log has fallen; outside of a group, once it has ended before a position for LAG_S.
 
         A member goes on at the end, where it costs little to be wrong, before the log is written again.
         """

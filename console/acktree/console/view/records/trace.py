@@ -6,7 +6,7 @@ topics.
 
 from dataclasses import dataclass, replace
 
-from acktree.console.view.cluster import Cluster, CommittedOffset, OffsetRange
+from acktree.console.view.cluster import Cluster, CommittedOffset, OffsetRange, UnreadableRecord
 from acktree.console.view.records.committed_state import is_done_in, is_set_by_hand
 from acktree.console.view.records.payloads import RecordPayload, missing, read_payload
 from acktree.console.view.records.search import (
@@ -134,6 +134,8 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
     topology = cluster.topology
     place = slot.topic, slot.partition
     log = _source_log(search)
+    payload = _source_payload(search, log) if search.payloads else None
+    corrects = _corrected_record(search, log)
     commit = cluster.committed(topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
     emissions = _emissions(search)
     done = any(emission.state == "acked" for emission in emissions) or _is_done(search, commit)
@@ -170,8 +172,8 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         searched_bytes=search.bytes,
         took_s=round(world.monotonic_s() - began_s, 3),
         notes=tuple(notes),
-        payload=_source_payload(search, log) if search.payloads else None,
-        corrects=_corrected_record(search, log),
+        payload=payload,
+        corrects=corrects,
     )
 
 
@@ -193,6 +195,9 @@ def _corrected_record(search: Search, log: OffsetRange | None) -> str:
     try:
         record = cluster.record_within((slot.topic, slot.partition), offset)
     except NotAuthorized:
+        return ""
+    except UnreadableRecord as error:
+        search.mark_incomplete(str(error))
         return ""
     headers = {} if record is None else dict(headers_of(record))
     return (headers.get(CORRECTS) or b"").decode("utf-8", "replace")

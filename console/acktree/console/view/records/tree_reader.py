@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Message as Record
 
-from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.cluster import Cluster, OffsetRange, Place, what_is_unread
 from acktree.console.view.records.payloads import MAX_PAYLOADS, RecordPayload, missing, payload_of
 from acktree.console.view.records.tree import (
     At,
@@ -23,6 +23,7 @@ from acktree.console.view.records.tree import (
 )
 from acktree.core import world
 from acktree.core.errors import NotAuthorized
+from acktree.core.kafka.log_reader import Found
 from acktree.wire.codec import decode_ack
 from acktree.wire.control_records import AckInit
 from acktree.wire.errors import MalformedRecord
@@ -65,6 +66,10 @@ class TreeReader:
     records: int = 0
     bytes: int = 0
     shown: int = 0
+    unread: int = 0
+    """How many ranges of offsets could not be read, other than what an open transaction hides."""
+    hidden: dict[Place, int] = field(default_factory=dict)
+    """What open transactions hide: partitions, and where that ends."""
     notes: list[str] = field(default_factory=list)
 
     def findings_of(self, root: int) -> RootFindings:
@@ -82,14 +87,21 @@ class TreeReader:
         return world.monotonic_s() > self.deadline_s
 
     def scan(self, spans: Mapping[Place, OffsetRange], whole: bool = False) -> Iterator[list[Record]]:
-        """Yield batches of records, counted; note where the deadline may have left some unread.
+        """Yield batches of records, counted; note what could not be read, or the deadline may have left.
 
         With ``whole`` an open transaction is waited for. Raises BrokerUnreachable: see ``Cluster.scan``.
         """
-        for batch in self.cluster.scan(spans, self.deadline_s, whole):
+        for log_range in self.cluster.scan(spans, self.deadline_s, whole):
+            batch = list(log_range.records)
             self.records += len(batch)
             self.bytes += sum(map(len, batch))
-            yield batch
+            if log_range.found is Found.HIDDEN:
+                self.hidden[log_range.place] = log_range.end
+            elif log_range.found is not Found.READ:
+                self.unread += 1
+                self.mark_incomplete(what_is_unread(log_range))
+            if batch:
+                yield batch
         if self.is_late:
             self.mark_incomplete(
                 f"the time limit was reached while reading {', '.join(sorted({topic for topic, _ in spans}))}"
