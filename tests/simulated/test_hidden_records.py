@@ -26,6 +26,7 @@ max_attempts = 1
 [bolts.check]
 reads = ["words"]
 """)
+HOUR_MS = 3_600_000
 
 
 class FailsBad(BasicBolt):
@@ -54,6 +55,38 @@ def status(tester: TopologyTester):
 
 def tuples_of(found: Trace) -> list[int]:
     return [tup.at.offset for emission in found.emissions for tup in emission.tuples]
+
+
+@pytest.mark.parametrize("ahead_ms", [HOUR_MS, 365 * 24 * HOUR_MS], ids=["an hour", "a year"])
+@pytest.mark.parametrize("value", ["good", "bad"])
+def test_a_tuple_with_a_time_ahead_hides_no_later_one_from_a_trace(tester, ahead_ms, value):
+    tester.send("lines", "one")
+    tester.run_until_done()
+    ahead = tester.cluster.log("words", 0).append(None, b"ahead")
+    ahead.timestamp_ms += ahead_ms
+    line = tester.send("lines", value)
+    tester.run_until_done()
+    tester.run_for(60.0)
+    assert tuples_of(trace(tester, line.offset)) == [ahead.offset + 1]
+
+
+def test_a_trace_of_a_whole_tree_does_not_read_what_came_later(tester):
+    line = tester.send("lines", "one")
+    tester.run_until_done()
+    tester.run_for(60.0)
+    before = trace(tester, line.offset)
+    log = tester.cluster.log("words", 0)
+    for _ in range(500):
+        log.append(None, b"later")
+    tester.run_for(60.0)
+    assert trace(tester, line.offset).searched_records <= before.searched_records + 5
+
+
+def test_a_tuple_with_an_old_time_is_found_if_its_tree_says_that_it_is_missing(tester):
+    line = tester.send("lines", "one")
+    tester.run_until_done()
+    tester.cluster.log("words", 0).records[0].timestamp_ms -= HOUR_MS
+    assert tuples_of(trace(tester, line.offset)) == [0]
 
 
 def test_a_damaged_tuple_is_left_out_of_a_trace_which_says_so(tester):

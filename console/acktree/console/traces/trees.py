@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import Message as Record
 
-from acktree.console.traces.completeness import what_is_missing
 from acktree.console.traces.finished import ACKED, FinishedRoot
 from acktree.console.view.cluster import Cluster, OffsetRange, Place, what_is_unread
+from acktree.console.view.records.completeness import what_is_missing
 from acktree.console.view.records.tree import (
     CommittedAt,
     TracedEmission,

@@ -71,6 +71,8 @@ class TreeReader:
     hidden: dict[Place, int] = field(default_factory=dict)
     """What open transactions hide: partitions, and where that ends."""
     notes: list[str] = field(default_factory=list)
+    _tuples_read: dict[Place, OffsetRange] = field(default_factory=dict)
+    """Where tuples were searched for."""
 
     def findings_of(self, root: int) -> RootFindings:
         """Return what was found of a root, which is one of those to look for from now on."""
@@ -171,8 +173,23 @@ class TreeReader:
             except NotAuthorized as error:
                 self.mark_incomplete(f"the tuples on {topic} are not shown: {error}")
 
+    def read_later_tuples(self) -> None:
+        """Read behind what ``read_tuples`` has read: senders set the times of tuples, which need not rise."""
+        read, ends = self._tuples_read, self.cluster.ends(self._tuples_read)
+        self._read_tuples_of({place: OffsetRange(read[place].end, end) for place, end in ends.items()})
+
+    def read_earlier_tuples(self) -> None:
+        """Read in front of what ``read_tuples`` has read."""
+        read, starts = self._tuples_read, self.cluster.starts(self._tuples_read)
+        self._read_tuples_of({place: OffsetRange(at, read[place].start) for place, at in starts.items()})
+
     def _read_tuples(self, topics: list[str], from_ms: int | None, until_ms: int | None) -> None:
-        for batch in self.scan(self.spans(topics, from_ms, until_ms)):
+        spans = self.spans(topics, from_ms, until_ms)
+        self._read_tuples_of(spans)
+        self._tuples_read |= spans
+
+    def _read_tuples_of(self, spans: Mapping[Place, OffsetRange]) -> None:
+        for batch in self.scan(spans):
             for record in batch:
                 headers = headers_of(record)
                 own = find_header(headers)
