@@ -5,15 +5,19 @@ Driver, workers, ackers and the console are the real ones; broker and time are s
 
 import pytest
 
+from acktree.console.page.serving.status_metrics import StatusCollector
+from acktree.console.page.serving.watcher import PageState
 from acktree.console.view.cluster import OffsetRange, UnreadableRecord
+from acktree.console.view.open_transactions import OpenTransactions
 from acktree.console.view.records.dead_letters import read_newest
 from acktree.console.view.records.trace import Trace, find_trace, target_of_record
-from acktree.console.view.snapshot import read_with_reports
+from acktree.console.view.snapshot import read_snapshot, read_with_reports
 from acktree.console.view.status import make_status
 from acktree.core.kafka.log_reader import Found
 from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt
 from acktree.testing import TopologyTester
+from acktree.testing.kafka.broker.log import Outcome, Transaction
 from console_queries import look
 
 TOPOLOGY = parse_topology("""
@@ -55,6 +59,17 @@ def status(tester: TopologyTester):
 
 def tuples_of(found: Trace) -> list[int]:
     return [tup.at.offset for emission in found.emissions for tup in emission.tuples]
+
+
+def open_transaction(tester: TopologyTester, topic: str = "lines") -> Transaction:
+    stranger = Transaction("stranger", 99, 0)
+    tester.cluster.log(topic, 0).append(None, b"hidden", transaction=stranger)
+    return stranger
+
+
+def end(tester: TopologyTester, transaction: Transaction, topic: str = "lines") -> None:
+    transaction.outcome = Outcome.ABORTED
+    tester.cluster.log(topic, 0).append_marker(transaction)
 
 
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS, 365 * 24 * HOUR_MS], ids=["an hour", "a year"])
@@ -151,3 +166,64 @@ def test_a_log_that_ends_before_what_is_asked_for_ends_a_scan_which_says_so(test
     assert {found for found, *_ in read} == {Found.READ}
     assert (read[0][1], read[-1][2]) == (1, 3)
     assert last == (Found.FELL, 3, 9)
+
+
+def test_a_trace_says_that_an_open_transaction_hides_the_record(tester):
+    tester.send("lines", "one")
+    tester.run_until_done()
+    hidden = open_transaction(tester)
+    line = tester.send("lines", "two")
+    tester.run_for(40.0)
+    began_s = tester.now_s
+    found = trace(tester, line.offset)
+    assert tester.now_s - began_s < 10.0
+    assert found.state == "not emitted"
+    (note,) = [note for note in found.notes if "open transaction has hidden" in note]
+    assert "what lines/0 holds from offset 1 on for 4" in note
+    assert "describe-producers --topic lines --partition 0" in note
+    end(tester, hidden)
+    tester.run_until_done()
+    assert not [note for note in trace(tester, line.offset).notes if "transaction" in note]
+
+
+def test_an_open_transaction_is_named_while_it_holds_back_a_partition(tester):
+    tester.send("lines", "one")
+    tester.run_until_done()
+    hidden = open_transaction(tester)
+    tester.run_for(10.0)
+    young = status(tester)
+    assert not [text for text in young.notes if "transaction" in text]
+    tester.run_for(30.0)
+    old = status(tester)
+    assert [text.partition(" holds")[0] for text in old.notes] == [
+        "an open transaction has hidden what lines/0"
+    ]
+    assert old.stuck == ()
+    tester.run_for(30.0)
+    stuck = status(tester)
+    assert [(each.kind, each.where) for each in stuck.stuck] == [("open-transaction", "lines/0")]
+    metrics = StatusCollector({"t": lambda: PageState(stuck, None, None, 0.0)}).collect()
+    samples = [sample for metric in metrics for sample in metric.samples]
+    kinds = {
+        sample.labels["kind"]: sample.value for sample in samples if sample.name == "acktree_topology_stuck"
+    }
+    assert kinds["open-transaction"] == 1
+    end(tester, hidden)
+    tester.run_until_done()
+    assert status(tester).stuck == ()
+
+
+def test_short_transactions_with_old_times_are_never_named(tester):
+    """A worker that processes exactly once has one open nearly always, and may pass on any time."""
+    log = tester.cluster.log("words", 0)
+    looks = OpenTransactions()
+
+    def seen(cluster):
+        return read_snapshot(cluster, transactions=looks).transactions
+
+    for _ in range(5):
+        own = Transaction("own", 98, 0)
+        log.append(None, b"old", transaction=own).timestamp_ms -= HOUR_MS
+        assert list(look(tester, seen)) == []
+        end(tester, own, "words")
+        tester.run_for(1.0)

@@ -323,6 +323,19 @@ class Cluster:
                 return record
         return None
 
+    def uncommitted_times(self, offsets: Offsets) -> Offsets:
+        """Return the times of records, also of open transactions, as far as they can be read at once."""
+        found: Offsets = {}
+        spans = {place: OffsetRange(offset, offset + 1) for place, offset in offsets.items()}
+        consumer = make_consumer({**self._settings(), "isolation.level": "read_uncommitted"})
+        try:
+            for log_range in self._scan(consumer, spans, world.monotonic_s() + LOOK_S, whole=False):
+                for record in log_range.records:
+                    found[log_range.place] = record.timestamp()[1]
+        finally:
+            consumer.close()
+        return found
+
 
 def _why(log_range: LogRange) -> str:
     return "it is damaged in the log" if log_range.found is Found.DAMAGED else what_is_unread(log_range)

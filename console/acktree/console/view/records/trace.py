@@ -7,6 +7,7 @@ topics.
 from dataclasses import dataclass, replace
 
 from acktree.console.view.cluster import Cluster, CommittedOffset, OffsetRange, UnreadableRecord
+from acktree.console.view.open_transactions import OpenTransactions
 from acktree.console.view.records.committed_state import is_done_in, is_set_by_hand
 from acktree.console.view.records.payloads import RecordPayload, missing, read_payload
 from acktree.console.view.records.search import (
@@ -152,6 +153,11 @@ def _put_together(
     log = _source_log(search)
     payload = _source_payload(search, log) if search.payloads else None
     corrects = _corrected_record(search, log)
+    if log is not None and log.start <= offset < log.end:
+        search.hidden[slot.topic, slot.partition] = log.end
+    for each in OpenTransactions().find_at_once(cluster, search.hidden):
+        if each.place != (slot.topic, slot.partition) or each.offset <= offset:
+            search.mark_incomplete(each.text(world.wall_ms()))
     emissions = _emissions(search)
     state, notes = state_of(slot, offset, log, done, emissions, dead_letters), list(search.notes)
     if state == "expired" and done and log is not None:
