@@ -322,6 +322,45 @@ def test_an_exporter_waits_while_a_partition_has_no_leader(
     assert refused
 
 
+@pytest.mark.virtual
+def test_damaged_results_keep_no_later_tree_from_being_exported(
+    topology: RunningTopology,
+    receiver: Callable[..., OtlpReceiver],
+    simulation: Simulation,
+    caplog: pytest.LogCaptureFixture,
+):
+    topology.send(b"bad", TRACED)
+    until(lambda: topology.spout.failed == [b"bad"])
+    log = simulation.cluster.log(f"{topology.cluster.name}.spout-0", 0)
+    end = log.end_offset
+    for offset in range(end):
+        log.damage(offset)
+    taken = receiver()
+    topology.export(taken)
+    until(lambda: topology.committed() == end)
+    topology.send(b"bad again", TRACED)
+    until(lambda: taken.trees())
+    assert any(getattr(line, "action", "") == "invalid_record" for line in caplog.records)
+
+
+@pytest.mark.virtual
+def test_an_exporter_goes_on_where_the_log_of_results_ends_once_it_has_fallen(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver], simulation: Simulation
+):
+    taken = receiver()
+    topology.export(taken)
+    for number in range(3):
+        topology.send(b"%d bad" % number)
+        until(lambda number=number: len(taken.trees()) == number + 1)
+    until(lambda: topology.committed() > 2)
+    log = simulation.cluster.log(f"{topology.cluster.name}.spout-0", 0)
+    log.truncate(log.end_offset - 2)
+    end = log.end_offset
+    until(lambda: topology.committed() == end)
+    topology.send(b"bad again")
+    until(lambda: len(taken.trees()) == 4)
+
+
 @pytest.mark.real
 def test_an_exporter_killed_between_export_and_commit_sends_the_same_spans_again(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]

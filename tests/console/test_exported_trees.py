@@ -125,8 +125,8 @@ class WrittenLog:
             finished: list[FinishedRoot] = []
             places = cluster.partitions([f"{self.name}.spout-0"])
             spans = {place: OffsetRange(0, end) for place, end in cluster.ends(places).items()}
-            for batch in cluster.scan(spans):
-                for record in batch:
+            for log_range in cluster.scan(spans):
+                for record in log_range.records:
                     failed, acked = read_result(record)
                     finished += failed
                     if acked is not None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from acktree.console.view.report_log import HISTORY_S, REPORTS_SPAN_S, TURN_S, ReportLog
+from acktree.core.kafka.log_reader import Found, LogRange
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.world import RealWorld, use_world
 
@@ -55,7 +56,8 @@ class StatsTopic:
             self.world.now_s += TURN_S / BATCHES_A_TURN
             offsets = range(first, min(first + BATCH, span.end))
             self.read += offsets
-            yield [self._message(offset) for offset in offsets]
+            messages = [self._message(offset) for offset in offsets]
+            yield LogRange(PLACE, Found.READ, offsets.start, offsets.stop, messages)
             if deadline_s is not None and self.world.now_s > deadline_s:
                 return
 

@@ -150,3 +150,17 @@ def test_the_driver_of_a_stage_in_python_does_not_refuse_the_next_one(spout: Rep
     driver.commit_and_report()
     spout.refuse()
     driver.close()
+
+
+def test_reports_that_cannot_be_read_to_their_end_are_said_not_to_be_known(spout: ReportedSpout):
+    settings = {"bootstrap.servers": spout.bootstrap, "transactional.id": f"{spout.name}-other"}
+    stranger = make_producer(settings)
+    stranger.init_transactions(10)
+    stranger.begin_transaction()
+    stranger.produce(f"{spout.name}.stats", b"hides what follows")
+    assert stranger.flush(10) == 0
+    spout.report(IN_SPARK)
+    warnings: list[object] = []
+    refuse_spark(spout.bootstrap, spout.name, "lines", {}, warnings.append)
+    assert "cannot check whether Spark runs spout lines" in str(warnings)
+    stranger.abort_transaction(10)

@@ -82,7 +82,7 @@ def test_the_words_say_since_when_and_what_was_not_observed():
 
 def test_a_watcher_keeps_what_it_has_seen(monkeypatch):
     monkeypatch.setattr(watcher, "Cluster", lambda *settings: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(watcher, "read_snapshot", lambda cluster, dead_letters: seen(published()))
+    monkeypatch.setattr(watcher, "read_snapshot", lambda *_: seen(published()))
     log = SimpleNamespace(read=lambda cluster: reported(), unread=list)
     monkeypatch.setattr(watcher, "ReportLog", lambda: log)
     watching = watcher.Watcher("127.0.0.1:1", "t", {})

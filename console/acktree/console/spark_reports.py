@@ -10,14 +10,15 @@ from typing import Any, NamedTuple, cast
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     KafkaError,
-    KafkaException,
     Message,
     TopicPartition,
 )
 from confluent_kafka.admin import OffsetSpec
 
+from acktree.console.view.cluster import what_is_unread
 from acktree.console.view.reports import SILENT_AFTER_S
 from acktree.core import world
+from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.core.kafka.clients import (
     BROKER_TIMEOUT_S,
     listed_offset,
@@ -26,13 +27,15 @@ from acktree.core.kafka.clients import (
     make_producer,
     wait_until_delivered,
 )
-from acktree.core.kafka.errors import as_clear_error, clear_errors
-from acktree.core.kafka.settings import Settings, consumer_settings, producer_settings
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.log_reader import Found, LogReader, reader_settings
+from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.reports.last_error import facts_of
 from acktree.core.reports.stats import DRIVER, ENGINE, SPARK, STARTING, STOPPED, Report, decode_report
 from acktree.core.topology.file import stats_topic
 from acktree.wire.errors import AcktreeError, MalformedRecord
 
+BATCH = 1_000
 DELIVERY_S = 5.0
 """How long to wait for the broker's answer that says what its time is."""
 
@@ -122,7 +125,11 @@ def _append(bootstrap: str, topic: str, spout: str, user: Settings) -> _Appended
 def _read(
     bootstrap: str, topology: str, place: TopicPartition, since_ms: int, end: int, user: Settings
 ) -> Iterator[Message]:
-    """Yield what was appended since a time, up to an offset."""
+    """Yield what was appended since a time, up to an offset.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused, NotAuthorized: it could not be read up to there.
+    """
     admin = make_admin(bootstrap, user)
     group = f"{topology}.registry"  # the one that every role may see
     with clear_errors(bootstrap, f"topic {place.topic}"):
@@ -131,21 +138,17 @@ def _read(
         start = listed_offset(answer)
     if not 0 <= start < end:
         return
-    consumer = make_consumer(consumer_settings(bootstrap, group, user))
+    consumer = make_consumer(reader_settings(bootstrap, group, user))
+    reader, at = LogReader(consumer, bootstrap, group, user), (place.topic, place.partition)
     try:
-        consumer.assign([TopicPartition(place.topic, place.partition, start)])
+        reader.begin({at: start})
         until_s = world.monotonic_s() + BROKER_TIMEOUT_S
-        while (left_s := until_s - world.monotonic_s()) > 0:
-            if (message := consumer.poll(left_s)) is None:
-                return
-            if (error := message.error()) is not None:
-                if not error.retriable():
-                    raise as_clear_error(error, bootstrap, f"topic {place.topic}")
-                continue
-            if (message.offset() or 0) >= end:
-                return
-            yield message
-    except KafkaException as error:
-        raise as_clear_error(error.args[0], bootstrap) from error
+        while at in reader.places and reader.next_offset(at) < end:
+            for log_range in reader.read(BATCH, max(0.0, until_s - world.monotonic_s())):
+                if log_range.found in (Found.GONE, Found.FELL):
+                    raise BrokerRefused(f"topic {place.topic} cannot be read: {what_is_unread(log_range)}")
+                yield from (record for record in log_range.records if (record.offset() or 0) < end)
+            if world.monotonic_s() > until_s:
+                raise BrokerUnreachable(f"{place.topic} was not read up to offset {end} in time")
     finally:
         consumer.close()

@@ -4,12 +4,12 @@ import time
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from acktree.core.kafka.clients import make_consumer
-from acktree.core.kafka.settings import consumer_settings
+from acktree.core.kafka.log_reader import LogReader, reader_settings
 from acktree.core.reports.stats import Report, decode_report
 from acktree.wire.errors import MalformedRecord
 
@@ -27,8 +27,11 @@ class ProgressView:
         self.first_record_s: float | None = None
         """When the first record was emitted, by the wall clock; the rate counts from then on."""
         self._console, self._lines = console, lines
-        self._consumer: Consumer = make_consumer(consumer_settings(bootstrap, "acktree-demo-watch", {}))
-        self._consumer.assign([TopicPartition(stats_topic, 0, 0)])
+        group = "acktree-demo-watch"
+        self._consumer: Consumer = make_consumer(reader_settings(bootstrap, group, {}))
+        self._place = stats_topic, 0
+        self._log = LogReader(self._consumer, bootstrap, group, {})
+        self._log.begin({self._place: 0})
         columns = (TextColumn("{task.percentage:>3.0f}%"), BarColumn(None), TextColumn("{task.description}"))
         self._progress = Progress(*columns, console=console, expand=True, disable=not console.is_terminal)
         self._bar = self._progress.add_task(self._text(), total=lines)
@@ -50,9 +53,11 @@ class ProgressView:
 
     def tick(self, wait_s: float = 0.2) -> None:
         """Read the reports that have arrived and show them."""
-        for message in self._consumer.consume(1_000, wait_s):
-            if message.error() is None:
+        for log_range in self._log.read(1_000, wait_s):
+            for message in log_range.records:
                 self._read_report(message.value() or b"")
+        if self._place not in self._log.places:
+            self._log.begin({self._place: 0})
         self._progress.update(self._bar, completed=self.counts["completed"], description=self._text())
         if not self._console.is_terminal and time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + LINE_INTERVAL_S

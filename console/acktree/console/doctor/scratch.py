@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from acktree.console.doctor.answers import Answer
@@ -15,13 +15,14 @@ from acktree.console.doctor.checks import Unknown
 from acktree.core import world
 from acktree.core.kafka.clients import NEW_TOPIC_S, make_consumer, make_producer, wait_until_delivered
 from acktree.core.kafka.errors import is_missing, is_transient
+from acktree.core.kafka.log_reader import LogReader
 from acktree.core.kafka.settings import Settings, consumer_settings, producer_settings
 from acktree.core.topology.publish import BROKER_DEFAULT
 from acktree.producers.kafka.deadline_call import close_consumer
 
 PREFIX = "acktree-doctor-"
 REQUEST_S = 10.0
-_POLL_S = 0.2
+_POLL_S, _BATCH = 0.2, 100
 
 
 class Scratch:
@@ -108,21 +109,21 @@ class Scratch:
             raise KafkaException(refused[0])
 
     def read_to(self, topic: str, last: bytes) -> list[Message]:
-        """Return the committed records of a topic up to the value ``last``, or what came in time."""
+        """Return the committed records of a topic up to the value ``last``, or what came in time.
+
+        Raises AcktreeError, as ``LogReader.read``.
+        """
         found: list[Message] = []
-        with self.consumer() as consumer:
-            consumer.assign([TopicPartition(topic, 0, 0)])
-            until_s = world.monotonic_s() + REQUEST_S
+        place, until_s = (topic, 0), world.monotonic_s() + REQUEST_S
+        with self.consumer(auto_offset_reset="error", enable_partition_eof=True) as consumer:
+            reader = LogReader(consumer, self.bootstrap, self.name, self.user)
             while world.monotonic_s() < until_s:
-                message = consumer.poll(_POLL_S)
-                if message is None:
-                    continue
-                if (error := message.error()) is None:
-                    found.append(message)
-                    if message.value() == last:
-                        break
-                elif not (is_transient(error) or is_missing(error)):
-                    raise KafkaException(error)
+                if place not in reader.places:  # a topic that was just made may be missing at first
+                    reader.begin({place: 0})
+                for log_range in reader.read(_BATCH, _POLL_S):
+                    found += log_range.records
+                if any(message.value() == last for message in found):
+                    break
         return found
 
     def wait_for_assignment(self, consumer: Consumer, topic: str) -> bool:

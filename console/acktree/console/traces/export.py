@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from acktree.console.traces.finished import AckedRoots, FinishedRoot, RecentInits, Selection, read_result
 from acktree.console.traces.otlp import OtlpSender, Sent
 from acktree.console.traces.spans import Span, make_spans, other_roots
 from acktree.console.traces.trees import ReadTree, read_sources, read_trees
-from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.cluster import Cluster, OffsetRange, Place, what_is_unread
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.core.kafka.errors import (
@@ -25,7 +25,8 @@ from acktree.core.kafka.errors import (
     is_transient,
     was_transient,
 )
-from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
+from acktree.core.kafka.settings import Settings
 from acktree.core.reports.liveness import Liveness
 from acktree.wire.codec import decode_ack_init
 from acktree.wire.errors import AcktreeError, MalformedRecord
@@ -88,8 +89,10 @@ class TraceExport:
         self._bootstrap, self._sender, self._ready = bootstrap, sender, ready
         self._cluster = Cluster(bootstrap, topology, user)
         group = self._cluster.topology.group_of(GROUP)
-        settings = consumer_settings(bootstrap, group, user, auto_offset_reset="earliest")
-        self._consumer: Consumer = make_consumer(settings)
+        self._consumer: Consumer = make_consumer(reader_settings(bootstrap, group, user))
+        self._log = LogReader(self._consumer, bootstrap, group, user, is_member=True)
+        self._unserved: list[LogRange] = []
+        """What came while nothing was to be read."""
         self._inits = None if slow_s is None else RecentInits(slow_s)
         self._init_positions: dict[Place, int] = {}
         self._waiting, self._topics = Waiting(), list[str]()
@@ -140,10 +143,15 @@ class TraceExport:
             return
         self._topics = topics
 
-        def on_assign(_: Consumer, _places: list[TopicPartition]) -> None:
+        def on_assign(_: Consumer, assigned: list[TopicPartition]) -> None:
+            places = [(place.topic, place.partition) for place in assigned]
+            self._log.begin(dict.fromkeys(places, OFFSET_BEGINNING))
+            self._log.pause(places)  # until it is known what is committed
+            self._must_rewind = True
             self._ready(f"ready export-traces of topology {self._cluster.topology.name}")
 
-        def on_revoke(_: Consumer, _places: list[TopicPartition]) -> None:
+        def on_revoke(_: Consumer, revoked: list[TopicPartition]) -> None:
+            self._log.forget([(place.topic, place.partition) for place in revoked])
             # Not committed, so the next owner exports them, which may be this one; the ids are the same.
             self._waiting, self._must_rewind = Waiting(), True
 
@@ -152,48 +160,52 @@ class TraceExport:
     def _poll(self, wait_s: float) -> None:
         """Read results into what waits; serve the group even if nothing more may wait."""
         self._rewind()
-        assigned = self._consumer.assignment()
-        (self._consumer.pause if self._waiting.is_full else self._consumer.resume)(assigned)
-        messages = self._consumer.consume(BATCH, wait_s)
-        waiting = self._waiting
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._check(error)
-                continue
-            place = message.topic() or "", message.partition() or 0
+        (self._log.pause if self._waiting.is_full else self._log.resume)(self._log.places)
+        self._unserved += self._log.read(BATCH, wait_s)
+        if self._must_rewind:  # by a rebalance in that call
+            return
+        ranges, self._unserved = self._unserved, []
+        for log_range in ranges:
+            self._add(log_range, self._waiting)
+
+    def _add(self, log_range: LogRange, waiting: Waiting) -> None:
+        """Add what a range of a result topic holds; log what cannot be read, and go on behind it."""
+        if log_range.found is Found.GONE:
+            raise as_clear_error(log_range.error, self._bootstrap)
+        if log_range.found is not Found.READ:
+            log.error("%s", log_range.text, extra={"action": log_range.action})
+        if log_range.found is Found.FELL:
+            self._log.begin({log_range.place: log_range.start})
+        for message in log_range.records:
             failed, acked = read_result(message)
             for finished in failed:
                 if finished.root not in waiting.failed and self._takes(finished):
                     waiting.failed[finished.root] = finished
             if acked is not None and self._inits is not None:
                 waiting.acked.append(acked)
-            waiting.next_offsets[place] = (message.offset() or 0) + 1
-            waiting.since_s = waiting.since_s or world.monotonic_s()
+        waiting.next_offsets[log_range.place] = (
+            log_range.start if log_range.found is Found.FELL else log_range.end
+        )
+        waiting.since_s = waiting.since_s or world.monotonic_s()
 
     def _rewind(self) -> None:
-        """Read again what was dropped of partitions that were not revoked."""
+        """Read from what is committed: what was just assigned, and what was dropped of other partitions."""
         if not self._must_rewind:
             return
-        self._waiting = Waiting()
-        assigned = self._consumer.assignment()
+        self._waiting, self._unserved = Waiting(), []
+        places = [TopicPartition(*place) for place in self._log.places]
+        starts: dict[Place, int] = {}
         with clear_errors(self._bootstrap):
-            for place in self._consumer.committed(assigned, BROKER_TIMEOUT_S) if assigned else []:
+            for place in self._consumer.committed(places, BROKER_TIMEOUT_S) if places else []:
                 if place.error is not None:
                     raise KafkaException(place.error)
-                place.offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
-                try:
-                    self._consumer.seek(place)
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError._STATE:  # it has not begun, and does so there
-                        raise
+                starts[place.topic, place.partition] = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+        if starts:
+            self._log.begin(starts)
         self._must_rewind = False
 
     def _takes(self, finished: FinishedRoot) -> bool:
         return finished.root not in self._exported and self.selection.takes(finished)
-
-    def _check(self, error: KafkaError) -> None:
-        if not (error.retriable() or is_transient(error) or is_membership_lost(error)):
-            raise as_clear_error(error, self._bootstrap)
 
     def _export(self, waiting: Waiting) -> None:
         """Export all that waits, then commit."""
@@ -300,14 +312,8 @@ class TraceExport:
             if may_read:
                 self._poll(POLL_S)
                 continue
-            self._consumer.pause(self._consumer.assignment())
-            for message in self._consumer.consume(1, POLL_S):
-                if (error := message.error()) is not None:
-                    self._check(error)
-                    continue
-                # Of a partition that was assigned just now.
-                place = message.topic() or "", message.partition() or 0, message.offset() or 0
-                self._consumer.seek(TopicPartition(*place))
+            self._log.pause(self._log.places)
+            self._unserved += self._log.read(1, POLL_S)
 
     def _read_inits(self, inits: RecentInits, acked: Sequence[AckedRoots]) -> None:
         """Bring the recent inits up to the end of the log."""
@@ -319,13 +325,16 @@ class TraceExport:
             place: OffsetRange(max(begins[place], self._init_positions.get(place, 0)), ends[place])
             for place in places
         }
-        for batch in cluster.scan(spans):
-            for record in batch:
+        for log_range in cluster.scan(spans):
+            for record in log_range.records:
                 try:
                     inits.add(decode_ack_init(record.value() or b"").inits["root"], record.timestamp()[1])
                 except MalformedRecord:
                     continue
-        self._init_positions = ends
+            is_continued = log_range.found not in (Found.HIDDEN, Found.FELL)
+            self._init_positions[log_range.place] = log_range.end if is_continued else log_range.start
+            if log_range.found not in (Found.READ, Found.HIDDEN):
+                log.warning("%s", what_is_unread(log_range), extra={"action": "trees_unread"})
         inits.drop_before(first_ms)
 
     def _commit(self, waiting: Waiting) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import Message as Record
 
-from acktree.console.traces.completeness import what_is_missing
 from acktree.console.traces.finished import ACKED, FinishedRoot
-from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.cluster import Cluster, OffsetRange, Place, what_is_unread
+from acktree.console.view.records.completeness import what_is_missing
 from acktree.console.view.records.tree import (
     CommittedAt,
     TracedEmission,
@@ -22,6 +22,7 @@ from acktree.console.view.records.tree import (
 from acktree.console.view.records.tree_reader import MARGIN_MS, TreeReader, add_init, headers_of
 from acktree.core import world
 from acktree.core.errors import NotAuthorized
+from acktree.core.kafka.log_reader import Found
 from acktree.core.topology.registry import Published, Slot
 from acktree.wire.codec import decode_ack_init
 from acktree.wire.errors import MalformedRecord
@@ -188,8 +189,11 @@ def _records(cluster: Cluster, place: Place, offsets: list[int]) -> dict[int, Re
             while last + 1 < len(offsets) and offsets[last + 1] - offsets[last] <= MAX_GAP:
                 last += 1
             span = OffsetRange(max(start, offsets[at]), min(end, offsets[last] + 1))
-            for batch in cluster.scan({place: span}):
-                found |= {record.offset() or 0: record for record in batch if record.offset() in found}
+            for log_range in cluster.scan({place: span}):
+                if log_range.found in (Found.DAMAGED, Found.HIDDEN):
+                    unread = (each for each in offsets if log_range.start <= each < log_range.end)
+                    found |= dict.fromkeys(unread, f"its source record: {what_is_unread(log_range)}")
+                found |= {each.offset() or 0: each for each in log_range.records if each.offset() in found}
             at = last + 1
     except NotAuthorized as error:
         return dict.fromkeys(offsets, f"its source record may not be read: {error}")

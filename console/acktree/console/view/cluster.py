@@ -1,7 +1,7 @@
 """Reads a cluster for the console: log ends, groups, records. It never joins a group and never commits.
 
-Invariant: reading changes nothing on the cluster. One thread at a time: the consumer is assigned again for
-every scan. It does not interpret the records.
+Invariant: reading changes nothing on the cluster, and each offset of a scan is accounted for. One thread at a
+time: the consumer is assigned again for every scan. It does not interpret the records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -29,10 +30,12 @@ from acktree.core.kafka.clients import (
     make_consumer,
     metadata_of,
 )
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_missing
-from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.kafka.errors import clear_errors, is_missing, was_transient
+from acktree.core.kafka.log_reader import LAG_S, LOOK_S, Found, LogRange, LogReader, reader_settings
+from acktree.core.kafka.settings import Settings
 from acktree.core.topology.publish import describe
 from acktree.core.topology.registry import History, Published, Registry
+from acktree.wire.errors import AcktreeError
 
 BATCH = 1_000
 QUEUED_KB = 16_384
@@ -64,6 +67,25 @@ class OffsetRange(NamedTuple):
     end: int
 
 
+class UnreadableRecord(AcktreeError):
+    """A record is damaged in the log, or hidden by an open transaction: what it holds is not known."""
+
+
+def what_is_unread(log_range: LogRange) -> str:
+    """Return in words what of a partition was not read, and why."""
+    (topic, partition), found, start, end, *_ = log_range
+    place, offsets = f"{topic}/{partition}", f"offsets {start} to {end - 1}"
+    if found is Found.HIDDEN:
+        return f"an open transaction hides what {place} holds from offset {start} on"
+    if found is Found.GONE:
+        return f"{place} no longer exists: it is not shown"
+    if found is Found.FELL:
+        return f"{place} ends at offset {start}: its records up to offset {end - 1} were lost"
+    if found is Found.REMOVED:
+        return f"{offsets} of {place} were removed before they were read"
+    return f"{offsets} of {place} are damaged in the log and are not shown"
+
+
 class Cluster:
     """One topology's topics and groups, read only."""
 
@@ -78,15 +100,12 @@ class Cluster:
         self._admin = make_admin(bootstrap, user)
         self._registry = Registry(bootstrap, topology, user)
         self._group = f"{topology}.console"
-        settings = consumer_settings(
-            bootstrap,
-            self._group,
-            user,
-            enable_partition_eof=True,
-            fetch_wait_max_ms=50,
-            queued_max_messages_kbytes=QUEUED_KB,
-        )
-        self._consumer: Consumer = make_consumer(settings)
+        self._user = user
+        self._consumer: Consumer = make_consumer(self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        limits = {"fetch_wait_max_ms": 50, "queued_max_messages_kbytes": QUEUED_KB}
+        return reader_settings(self.bootstrap, self._group, self._user, **limits)
 
     @property
     def history(self) -> History:
@@ -132,6 +151,11 @@ class Cluster:
         """Return where partitions end (exclusive); ask only for those that exist."""
         return self._list_offsets(places, cast(Any, OffsetSpec).latest)
 
+    def stable_ends(self, places: Iterable[Place], timeout_s: float = BROKER_TIMEOUT_S) -> Offsets:
+        """Return where partitions end for readers of committed records: before any open transaction."""
+        level = IsolationLevel.READ_COMMITTED
+        return self._list_offsets(places, cast(Any, OffsetSpec).latest, level, timeout_s)
+
     def starts(self, places: Iterable[Place]) -> Offsets:
         """Return the first offset that partitions still hold."""
         return self._list_offsets(places, cast(Any, OffsetSpec).earliest)
@@ -144,16 +168,22 @@ class Cluster:
             found |= self.ends(late)
         return found
 
-    def _list_offsets(self, places: Iterable[Place], spec: Callable[[], Any]) -> Offsets:
+    def _list_offsets(
+        self,
+        places: Iterable[Place],
+        spec: Callable[[], Any],
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout_s: float = BROKER_TIMEOUT_S,
+    ) -> Offsets:
         wanted = {TopicPartition(*place): spec() for place in dict.fromkeys(places)}
         if not wanted:
             return {}
         found: Offsets = {}
         with clear_errors(self.bootstrap):
-            answers = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
+            answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
             for place, future in answers.items():
                 try:
-                    found[place.topic, place.partition] = listed_offset(future)
+                    found[place.topic, place.partition] = listed_offset(future, timeout_s)
                 except KafkaException as error:
                     if not is_missing(error.args[0]):
                         raise
@@ -198,68 +228,83 @@ class Cluster:
 
     def scan(
         self, spans: Mapping[Place, OffsetRange], deadline_s: float | None = None, whole: bool = False
-    ) -> Iterator[list[Message]]:
-        """Yield the records of some partitions in batches, each partition in order.
+    ) -> Iterator[LogRange]:
+        """Yield what the spans of some partitions hold, each partition in order and without a gap.
 
-        Ends early at ``deadline_s`` of the monotonic clock. Aborted transactions are not seen. A partition
-        ends before its span where a transaction is open; with ``whole`` it is waited for.
+        What cannot be read is a range without records; ``what_is_unread`` says why. Behind where a
+        transaction is open all is HIDDEN; with ``whole`` its end is waited for. Records of aborted
+        transactions are not returned. Ends early, in front of a span's end, at ``deadline_s`` of the
+        monotonic clock only.
 
         Raises:
             BrokerUnreachable: nothing arrives for BROKER_TIMEOUT_S.
         """
+        yield from self._scan(self._consumer, spans, deadline_s, whole)
+
+    def _scan(
+        self, consumer: Consumer, spans: Mapping[Place, OffsetRange], deadline_s: float | None, whole: bool
+    ) -> Iterator[LogRange]:
         left = {place: span for place, span in spans.items() if span.start < span.end}
         if not left:
             return
+        reader = LogReader(consumer, self.bootstrap, self._group, self._user)
         with clear_errors(self.bootstrap):
-            self._consumer.assign([TopicPartition(*place, span.start) for place, span in left.items()])
+            reader.begin({place: span.start for place, span in left.items()})
             try:
-                yield from self._read(left, deadline_s, whole)
+                yield from self._read(reader, left, deadline_s, whole)
             finally:
-                self._consumer.unassign()
+                reader.end(reader.places)
 
     def _read(
-        self, left: dict[Place, OffsetRange], deadline_s: float | None, whole: bool
-    ) -> Iterator[list[Message]]:
-        last_message_s, held_back = world.monotonic_s(), ""
+        self, reader: LogReader, left: dict[Place, OffsetRange], deadline_s: float | None, whole: bool
+    ) -> Iterator[LogRange]:
+        last_read_s = world.monotonic_s()
         while left:
-            messages = self._consumer.consume(BATCH, 0) or self._consumer.consume(1, SILENCE_S)
+            ranges = reader.read(BATCH, SILENCE_S)
             now_s = world.monotonic_s()
-            if messages:
-                last_message_s = now_s
-            elif now_s - last_message_s > BROKER_TIMEOUT_S:
+            if ranges:
+                last_read_s = now_s
+            for log_range in ranges:
+                if (span := left.get(log_range.place)) is not None:
+                    yield _within(log_range, span)
+                    if log_range.found in (Found.GONE, Found.FELL) or log_range.end >= span.end:
+                        _drop(reader, left, log_range.place)
+            is_silent = now_s - last_read_s > BROKER_TIMEOUT_S
+            waiting = [place for place in left if not ranges or reader.is_at_end(place)]
+            for log_range in self._unread(reader, {place: left[place] for place in waiting}):
+                if log_range.found is Found.HIDDEN and whole:
+                    if is_silent:
+                        text = f"{what_is_unread(log_range)}; try again when it has ended or timed out"
+                        raise BrokerUnreachable(text)
+                elif log_range.found is Found.HIDDEN or now_s - last_read_s > LAG_S:
+                    yield log_range
+                    _drop(reader, left, log_range.place)
+            if left and is_silent:
                 raise BrokerUnreachable(
-                    held_back or f"no answer from {self.bootstrap} while reading {next(iter(left))[0]}"
+                    f"no answer from {self.bootstrap} while reading {next(iter(left))[0]}"
                 )
-            batch = []
-            for message in messages:
-                place = message.topic() or "", message.partition() or 0
-                if (error := message.error()) is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        if whole and place in left and (message.offset() or 0) < left[place].end:
-                            held_back = (
-                                f"an open transaction hides what {place[0]}/{place[1]} holds from offset "
-                                f"{message.offset()} on; try again when it has ended or timed out"
-                            )
-                            continue
-                        left.pop(place, None)
-                    elif not error.retriable():
-                        what = f"topic {message.topic()}, read as group {self._group}"
-                        raise as_clear_error(error, self.bootstrap, what)
-                    continue
-                if (span := left.get(place)) is None:
-                    continue
-                offset, last = message.offset() or 0, span.end - 1
-                if offset <= last:
-                    batch.append(message)
-                if offset >= last:
-                    del left[place]
-            if batch:
-                yield batch
             if deadline_s is not None and now_s > deadline_s:
                 return
 
+    def _unread(self, reader: LogReader, spans: Mapping[Place, OffsetRange]) -> Iterator[LogRange]:
+        """Yield the rest of partitions of which nothing comes, as far as a broker says why."""
+        try:
+            stable, ends = self.stable_ends(spans, LOOK_S), Offsets()
+            if spans:
+                ends = self._list_offsets(spans, cast(Any, OffsetSpec).latest, timeout_s=LOOK_S)
+        except AcktreeError as error:
+            if not was_transient(error):
+                raise
+            return  # a broker that does not answer says nothing
+        for place, span in spans.items():
+            at = reader.next_offset(place)
+            if place in ends and stable.get(place, ends[place]) <= at < span.end:
+                found = Found.HIDDEN if stable[place] < ends[place] else Found.FELL
+                if found is Found.HIDDEN or at == ends[place]:
+                    yield LogRange(place, found, at, span.end)
+
     def record(self, topic: str, partition: int, offset: int) -> Message | None:
-        """Return one record, None if the partition does not hold that offset."""
+        """Return one record, None if the partition does not hold that offset. Raises UnreadableRecord."""
         place = topic, partition
         if place not in self.partitions([topic]):
             return None
@@ -267,7 +312,48 @@ class Cluster:
         return self.record_within(place, offset) if start <= offset < end else None
 
     def record_within(self, place: Place, offset: int) -> Message | None:
-        """Return one record between a log's start and end, None if there is none at that offset."""
-        for batch in self.scan({place: OffsetRange(offset, offset + 1)}):
-            return batch[0] if batch[0].offset() == offset else None
+        """Return one record between a log's start and end, None if there is none at that offset.
+
+        Raises UnreadableRecord.
+        """
+        for log_range in self.scan({place: OffsetRange(offset, offset + 1)}):
+            if log_range.found in (Found.DAMAGED, Found.HIDDEN):
+                raise UnreadableRecord(f"cannot read {place[0]}/{place[1]}/{offset}: {_why(log_range)}")
+            for record in log_range.records:
+                return record
         return None
+
+    def uncommitted_times(self, offsets: Offsets) -> Offsets:
+        """Return the times of records, also of open transactions, as far as they can be read at once."""
+        found: Offsets = {}
+        spans = {place: OffsetRange(offset, offset + 1) for place, offset in offsets.items()}
+        consumer = make_consumer({**self._settings(), "isolation.level": "read_uncommitted"})
+        try:
+            for log_range in self._scan(consumer, spans, world.monotonic_s() + LOOK_S, whole=False):
+                for record in log_range.records:
+                    found[log_range.place] = record.timestamp()[1]
+        finally:
+            consumer.close()
+        return found
+
+
+def _why(log_range: LogRange) -> str:
+    return "it is damaged in the log" if log_range.found is Found.DAMAGED else what_is_unread(log_range)
+
+
+def _within(log_range: LogRange, span: OffsetRange) -> LogRange:
+    """Return what of a range is in a span, up to the span's end if nothing more follows."""
+    if log_range.found in (Found.GONE, Found.FELL):
+        return log_range._replace(end=span.end)
+    records = log_range.records
+    if log_range.end > span.end:
+        records = [record for record in records if (record.offset() or 0) < span.end]
+    start, end = max(log_range.start, span.start), min(log_range.end, span.end)
+    return log_range._replace(start=min(start, end), end=end, records=records)
+
+
+def _drop(reader: LogReader, left: dict[Place, OffsetRange], place: Place) -> None:
+    """Read a partition no more."""
+    del left[place]
+    if place in reader.places:
+        reader.end([place])

@@ -1,12 +1,13 @@
 """Counts the dead letters of a topology.
 
 Invariant: the ends of transactions also take offsets, so few offsets are counted by reading them; for more
-the number of offsets is an upper bound.
+the number of offsets is an upper bound. What is damaged also counts by its offsets.
 """
 
 from confluent_kafka import Message
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Offsets, Place
+from acktree.core.kafka.log_reader import Found
 from acktree.wire.dead_letter import CLOSES, ORIGIN, SPOUT
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import read_headers
@@ -30,13 +31,18 @@ class DeadLetterCount:
         if sum(span.end - span.start for span in spans.values()) > MAX_READ:
             return sum(span.end - span.start for span in spans.values())
         changed = {place: span for place, span in spans.items() if self._known.get(place, ((), 0))[0] != span}
-        counts = dict.fromkeys(changed, 0)
-        for batch in cluster.scan(changed):
-            for record in batch:
-                place = record.topic() or "", record.partition() or 0
-                counts[place] += not _closes(record)
+        counts, hidden = dict.fromkeys(changed, 0), set[Place]()
+        for log_range in cluster.scan(changed):
+            counts[log_range.place] += sum(not _closes(record) for record in log_range.records)
+            if log_range.found is Found.DAMAGED:
+                counts[log_range.place] += log_range.end - log_range.start
+            elif log_range.found is Found.HIDDEN:
+                hidden.add(log_range.place)
         self._known |= {place: (span, counts[place]) for place, span in changed.items()}
-        return sum(self._known[place][1] for place in spans)
+        total = sum(self._known[place][1] for place in spans)
+        for place in hidden:  # they are counted again when the transaction has ended
+            del self._known[place]
+        return total
 
 
 def _closes(record: Message) -> bool:

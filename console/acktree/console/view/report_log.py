@@ -7,6 +7,7 @@ longer than TURN_S, so the figures of a page stay fresh meanwhile, and the page 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.reports import Reports
 from acktree.core import world
+from acktree.core.kafka.log_reader import Found
 
 REPORTS_SPAN_S = 60.0
 """So far back a command reads: enough to know what reports, and its rates."""
@@ -41,10 +42,7 @@ class ReportLog:
         place, older, end = _place(cluster), self._older, self._recent.next_offset
         if self._first_offset is None:
             self._first_offset = older.next_offset = _offset_before(cluster, place, HISTORY_S, end)
-        deadline_s = world.monotonic_s() + TURN_S
-        _add(cluster, older, place, end, deadline_s)
-        if world.monotonic_s() <= deadline_s or older.next_offset >= end:
-            older.next_offset = end
+        if _add(cluster, older, place, end, world.monotonic_s() + TURN_S):
             self._recent = older
 
     def unread(self) -> list[str]:
@@ -66,7 +64,6 @@ def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
     if not reports.next_offset:
         reports.next_offset = _offset_before(cluster, place, since_s, end)
     _add(cluster, reports, place, end)
-    reports.next_offset = max(reports.next_offset, end)
 
 
 def _place(cluster: Cluster) -> Place:
@@ -78,9 +75,17 @@ def _offset_before(cluster: Cluster, place: Place, since_s: float, end: int) -> 
     return cluster.at_time([place], since_ms).get(place, end)
 
 
-def _add(cluster: Cluster, reports: Reports, place: Place, end: int, deadline_s: float | None = None) -> None:
-    """Add records up to ``end``, or to the batch in which a deadline passes."""
-    for batch in cluster.scan({place: OffsetRange(reports.next_offset, end)}, deadline_s):
-        for message in batch:
+def _add(cluster: Cluster, reports: Reports, place: Place, end: int, deadline_s: float | None = None) -> bool:
+    """Add records up to ``end``, or to the batch in which a deadline passes; return whether that was all.
+
+    What nobody can read is skipped: each process reports again. What an open transaction hides is read when
+    that has ended.
+    """
+    is_all = reports.next_offset >= end
+    for log_range in cluster.scan({place: OffsetRange(reports.next_offset, end)}, deadline_s):
+        for message in log_range.records:
             reports.add_record(message.value(), message.timestamp()[1])
-        reports.next_offset = (batch[-1].offset() or 0) + 1
+        is_continued = log_range.found not in (Found.HIDDEN, Found.FELL)
+        reports.next_offset = log_range.end if is_continued else log_range.start
+        is_all = log_range.end >= end
+    return is_all

@@ -1,7 +1,8 @@
 """Reads one snapshot of a topology for a Status: offsets and groups, in one pass.
 
 Invariant: the ends of the logs are read before the commits, so records written meanwhile make no lag. No
-record is read, except dead letters to count them: pending figures are those that processes report.
+record is read, except dead letters to count them, and the first one of an open transaction: pending figures
+are those that processes report.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 
 from acktree.console.view.cluster import Cluster, CommittedOffset, GroupStatus, Offsets, Place
 from acktree.console.view.dead_letter_count import DeadLetterCount
+from acktree.console.view.open_transactions import OpenTransaction, OpenTransactions
 from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
 from acktree.core import world
@@ -33,6 +35,8 @@ class Snapshot:
     flows: Mapping[str, Flow] = field(default_factory=dict)
     dead_letters: int = 0
     """An upper bound; see ``DeadLetterCount``."""
+    transactions: Sequence[OpenTransaction] = ()
+    """Those that hold back a partition."""
 
 
 def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]:
@@ -53,8 +57,14 @@ def read_with_reports(cluster: Cluster) -> tuple[Snapshot, Reports]:
     return read_snapshot(cluster), reports
 
 
-def read_snapshot(cluster: Cluster, dead_letters: DeadLetterCount | None = None) -> Snapshot:
-    """Read the offsets and groups of a topology; ``dead_letters`` keeps what it has counted.
+def read_snapshot(
+    cluster: Cluster,
+    dead_letters: DeadLetterCount | None = None,
+    transactions: OpenTransactions | None = None,
+) -> Snapshot:
+    """Read the offsets and groups of a topology.
+
+    ``dead_letters`` and ``transactions`` keep what they have found from one look to the next.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see their docstrings.
@@ -84,6 +94,8 @@ def read_snapshot(cluster: Cluster, dead_letters: DeadLetterCount | None = None)
     cut_lag = sum(max(0, lag) for lag in lags)
     snapshot = Snapshot(topology, world.wall_ms(), starts, ends, groups, commits, slots, cut_lag, bolts)
     snapshot.dead_letters = (dead_letters or DeadLetterCount()).count(cluster, starts, ends)
+    look = OpenTransactions().find_at_once if transactions is None else transactions.find
+    snapshot.transactions = look(cluster, ends)
     snapshot.flows = {spout: cluster.history.flow(spout).flow for spout in topology.spouts}
     for spout in topology.spouts:
         if (block := cluster.history.largest_block(spout)) > 1:

@@ -40,7 +40,7 @@ from acktree.console.view.source_view import (
     reported_roots,
     slot_view,
 )
-from acktree.console.view.stuck import find_stuck, stuck_after_s
+from acktree.console.view.stuck import find_stuck, stuck_after_s, stuck_transactions
 from acktree.core.topology.flow import Flow
 
 OLDEST = 20
@@ -61,9 +61,11 @@ def make_status(
     group = snapshot.groups.get(topology.acker_group)
     stalls = tuple(_stalls(reports, now_ms))
     limits = find_limits(reports.alive("acker", None, now_ms), topology.spouts, bolts)
+    limit_s = stuck_after_s(topology, after_s)
+    transactions = tuple(stuck_transactions(snapshot.transactions, now_ms, limit_s))
     stuck = find_stuck(
-        *(topology, stuck_after_s(topology, after_s), stalls, partitions, spouts, bolts, ackers, lag),
-        *(snapshot.groups, limits),
+        *(topology, limit_s, stalls, partitions, spouts, bolts, ackers, lag),
+        *(snapshot.groups, limits, transactions),
     )
     return Status(
         topology=topology.name,
@@ -88,8 +90,15 @@ def make_status(
         reports=reports.accepted,
         invalid_reports=reports.invalid_reports,
         unreported=tuple(_unreported(snapshot, reports, spouts, ackers)),
-        notes=tuple(snapshot.notes),
+        notes=tuple(snapshot.notes) + tuple(_young_transactions(snapshot, limit_s)),
     )
+
+
+def _young_transactions(snapshot: Snapshot, limit_s: float) -> Iterator[str]:
+    """Yield what is to be said of open transactions that are not stuck yet."""
+    for each in snapshot.transactions:
+        if snapshot.time_ms - each.since_ms <= 1000 * limit_s:
+            yield each.text(snapshot.time_ms)
 
 
 def source_views(snapshot: Snapshot, reports: Reports) -> list[SlotView]:

@@ -4,7 +4,7 @@ Invariant: a topology that is idle or merely busy is not stuck; each reason name
 before their symptoms: a frontier is held because a process is missing or stalled.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from acktree.console.view.cluster import GroupStatus
 from acktree.console.view.documents import (
@@ -16,6 +16,7 @@ from acktree.console.view.documents import (
     Stall,
     Stuck,
 )
+from acktree.console.view.open_transactions import OpenTransaction
 from acktree.console.view.reports import SILENT_AFTER_S
 from acktree.console.view.source_view import is_retried, state_text, trace_command
 from acktree.core.topology.file import Topology
@@ -24,8 +25,8 @@ from acktree.core.topology.registry import Published
 from acktree.wire.ids import origin_of
 
 KINDS = (
-    *("stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "stalled-bolt", "open-breaker"),
-    "held-frontier",
+    *("open-transaction", "stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "stalled-bolt"),
+    *("open-breaker", "held-frontier"),
 )
 """All of them, in the order in which they are listed: causes first."""
 HELD_TIMEOUTS = 3.0
@@ -52,9 +53,11 @@ def find_stuck(
     acker_lag: int,
     groups: Mapping[str, GroupStatus],
     limits: Collection[Limit],
+    transactions: Iterable[Stuck],
 ) -> tuple[Stuck, ...]:
     """Return everything that does not move, causes first; what waits in a bolt's queue does."""
     found = [
+        *transactions,
         *_stuck_workers(topology, stalls, after_s),
         *_no_bolt(bolts),
         *_no_spout(spouts),
@@ -72,6 +75,13 @@ def find_stuck(
     moving = [partition for partition in partitions if partition.spout not in paused]
     queued_s = {limit.spout: limit.behind_s for limit in limits}
     return (*found, *_held(topology.name, moving, after_s, queued_s))
+
+
+def stuck_transactions(found: Iterable[OpenTransaction], now_ms: int, after_s: float) -> Iterator[Stuck]:
+    """Yield the open transactions that hold back a partition for longer than ``after_s``."""
+    for each in found:
+        if now_ms - each.since_ms > 1000 * after_s:
+            yield Stuck("open-transaction", "{}/{}".format(*each.place), each.text(now_ms))
 
 
 def _stuck_workers(topology: Published, stalls: Iterable[Stall], after_s: float) -> Iterable[Stuck]:

@@ -51,6 +51,8 @@ class Found(Enum):
     """The log ends at its start, although there were records up to its end."""
     GONE = auto()
     """It does not exist, as the broker says; ``error`` is its answer. A member of a group tries it again."""
+    HIDDEN = auto()
+    """A transaction is open that began there. A LogReader waits for its end, and returns no such range."""
 
 
 class LogRange(NamedTuple):

@@ -126,15 +126,16 @@ def list_dead_letters(
         selection = Selection(wanted, cluster.topology.spouts, limit)
         scanned = scan_newest(cluster, MAX_DEAD_LETTERS, selection.add)
         selected, read, has_older = selection.newest(scanned.closed), scanned.read, scanned.has_older
+        unread = scanned.unread
     else:
         newest = read_newest(cluster, limit)
         selected = select(newest.dead_letters, wanted, newest.spouts)
-        read, has_older = len(newest.dead_letters), newest.has_older
+        read, has_older, unread = len(newest.dead_letters), newest.has_older, newest.unread
     cluster.close()
     shown = selected.dead_letters
     if style == "json":
         lists = {"reasons": to_json(selected.reasons), "dead_letters": to_json(shown)}
-        click.echo(json.dumps({"topology": topology, "has_older": has_older, **lists}))
+        click.echo(json.dumps({"topology": topology, "has_older": has_older, "unread": unread, **lists}))
     elif by_reason:
         counts = [(each.count, short_reason(each.reason)) for each in selected.reasons]
         click.echo(columns(("DEAD_LETTERS", "REASON"), counts))
@@ -153,6 +154,12 @@ def list_dead_letters(
         )
         click.echo(columns(head, map(_row, shown)))
     _say_older(read, has_older)
+    _say_unread(unread)
+
+
+def _say_unread(unread: tuple[str, ...]) -> None:
+    for sentence in unread:
+        click.echo(f"note: {sentence}", err=True)
 
 
 def _say_older(read: int, has_older: bool) -> None:
@@ -301,6 +308,7 @@ def replay(
         selection = Selection(wanted, cluster.topology.spouts, MAX_DEAD_LETTERS, without_content)
         scanned = scan_newest(cluster, MAX_DEAD_LETTERS, selection.add)
         _say_older(scanned.read, scanned.has_older)
+        _say_unread(scanned.unread)
         found = selection.newest(scanned.closed).dead_letters
     if not found:
         raise UnknownDeadLetter(f"topology {topology} has no such dead letters")

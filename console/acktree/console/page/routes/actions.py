@@ -84,6 +84,7 @@ class Actions:
             lines += [f"filter: {', '.join(asked_for)}"] if asked_for else []
             if found.has_older:
                 lines.append(f"only the newest {NEWEST:,} dead letters are considered; there are older ones")
+            lines += found.unread
         else:
             dead_letters = [read_dead_letter(cluster, *place) for place in _places(asked["letters"])]
         plan: DeadLetterPlan = read_and_plan_dead_letters(cluster, dead_letters, self._user)

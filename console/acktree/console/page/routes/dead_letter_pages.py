@@ -63,7 +63,7 @@ class DeadLetterPages:
         }
         if wants_json(request):
             about = {"topology": self._frame.settings.topology, "payloads": self._frame.settings.payloads}
-            about["spouts"] = found.spouts
+            about |= {"spouts": found.spouts, "unread": found.unread}
             lists = {"reasons": to_json(selected.reasons), "dead_letters": to_json(shown)}
             return JSONResponse({**about, **values, **lists})
         return self._frame.render(
@@ -74,6 +74,7 @@ class DeadLetterPages:
             spouts=found.spouts,
             reasons=selected.reasons[:REASON_ROWS],
             more_reasons=selected.reasons[REASON_ROWS:],
+            unread=found.unread,
             all_reasons=sum(each.count for each in selected.reasons),
             dead_letters=shown,
             reason_of=reason_of,

@@ -15,6 +15,7 @@ from acktree.console.page.serving.history import History, Line, figures_of
 from acktree.console.view.cluster import Cluster, Offsets
 from acktree.console.view.dead_letter_count import DeadLetterCount
 from acktree.console.view.documents import Status
+from acktree.console.view.open_transactions import OpenTransactions
 from acktree.console.view.report_log import ReportLog
 from acktree.console.view.snapshot import Snapshot, read_snapshot
 from acktree.console.view.status import make_status
@@ -63,7 +64,7 @@ class Watcher:
         self._report_log = ReportLog()
         self._moved: deque[Moved] = deque()
         self._history, self._lines = History(), dict[str, Line]()
-        self._dead_letters = DeadLetterCount()
+        self._dead_letters, self._transactions = DeadLetterCount(), OpenTransactions()
         self._stopping = world.event()
         self._taken_s = world.monotonic_s()
         self._status: Status | None = None
@@ -116,7 +117,7 @@ class Watcher:
 
     def _refresh(self, cluster: Cluster) -> None:
         began_ms = world.wall_ms()
-        snapshot = read_snapshot(cluster, self._dead_letters)
+        snapshot = read_snapshot(cluster, self._dead_letters, self._transactions)
         self._published = snapshot.topology
         reports = self._report_log.read(cluster)
         snapshot.notes += self._report_log.unread()

@@ -31,7 +31,11 @@ def is_done_in(reader: TreeReader, topic: str, slot: Slot, offset: int) -> bool 
         if place is None:
             reader.mark_incomplete(f"{unknown} topic {topic} does not exist")
             return None
+        unread = reader.unread
         newest = _newest(reader, place, SlotKey(slot.topic, slot.partition, slot.topic_id).encode())
+        if reader.unread > unread:
+            reader.mark_incomplete(f"{unknown} a part of {topic} could not be read")
+            return None
         if reader.is_late:
             reader.mark_incomplete(f"{unknown} {topic} could not be read to its end in time")
             return None

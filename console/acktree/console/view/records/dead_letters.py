@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from confluent_kafka import Message as Record
 
-from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.cluster import Cluster, OffsetRange, Place, what_is_unread
 from acktree.console.view.records.payloads import make_payload
 from acktree.console.view.records.tree_reader import headers_of
 from acktree.console.view.wire_format import NO_SCHEMAS, Schemas, schema_id_of
+from acktree.core.kafka.log_reader import Found
 from acktree.core.topology.registry import Published
 from acktree.wire.dead_letter import (
     CLOSES,
@@ -98,11 +99,15 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class NewestDeadLetters:
-    """Dead letters, the newest first; ``has_older``: the topic holds more than were read."""
+    """Dead letters, the newest first; ``has_older``: the topic holds more than were read.
+
+    ``unread`` says in sentences what could not be read.
+    """
 
     dead_letters: tuple[DeadLetter, ...]
     has_older: bool
     spouts: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def spouts_by_topic(published: Published) -> dict[str, str]:
@@ -121,15 +126,16 @@ def read_newest(cluster: Cluster, limit: int) -> NewestDeadLetters:
     found.sort(key=lambda each: (-each.time_ms, -each.offset))
     newest = (replace(each, corrected_as=scanned.closed.get(each.name, "")) for each in found[:limit])
     has_older = len(found) > limit or scanned.has_older
-    return NewestDeadLetters(tuple(newest), has_older, tuple(cluster.topology.spouts))
+    return NewestDeadLetters(tuple(newest), has_older, tuple(cluster.topology.spouts), scanned.unread)
 
 
 class Scanned(NamedTuple):
-    """The result of a scan: the number read, whether there are older ones, and what closes them."""
+    """The result of a scan: how many were read, if there are older ones, what closes them, what is unread."""
 
     read: int
     has_older: bool
     closed: Mapping[str, str]
+    unread: tuple[str, ...] = ()
 
 
 def scan_newest(cluster: Cluster, limit: int, add: Callable[[DeadLetter], object]) -> Scanned:
@@ -143,6 +149,7 @@ def scan_newest(cluster: Cluster, limit: int, add: Callable[[DeadLetter], object
     spouts = spouts_by_topic(cluster.topology)
     begins, counts = {place: ends[place] for place in starts if place in ends}, Counter[int]()
     closed: dict[str, str] = {}
+    sentences: list[str] = []
     size = limit
     # Not every offset holds a dead letter: read back until there are enough, or the log begins.
     while unread := {
@@ -150,7 +157,7 @@ def scan_newest(cluster: Cluster, limit: int, add: Callable[[DeadLetter], object
         for place, begin in begins.items()
         if counts[place[1]] < limit and starts[place] < begin
     }:
-        for record in _records(cluster, unread):
+        for record in _records(cluster, unread, sentences):
             if closed_name(record):
                 closed |= closed_by([record])
             else:
@@ -158,7 +165,8 @@ def scan_newest(cluster: Cluster, limit: int, add: Callable[[DeadLetter], object
                 add(dead_letter_of(record, spouts, cluster.schemas))
         begins |= {place: span.start for place, span in unread.items()}
         size *= 2
-    return Scanned(counts.total(), any(begin > starts[place] for place, begin in begins.items()), closed)
+    has_older = any(begin > starts[place] for place, begin in begins.items())
+    return Scanned(counts.total(), has_older, closed, tuple(sentences))
 
 
 def closed_name(record: Record) -> str:
@@ -182,9 +190,12 @@ def closed_by(records: Iterable[Record]) -> dict[str, str]:
     return found
 
 
-def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Record]:
-    for batch in cluster.scan(spans, whole=True):
-        yield from batch
+def _records(cluster: Cluster, spans: dict[Place, OffsetRange], unread: list[str]) -> Iterator[Record]:
+    """Yield what can be read; add to ``unread`` what cannot."""
+    for log_range in cluster.scan(spans, whole=True):
+        if log_range.found is not Found.READ:
+            unread.append(what_is_unread(log_range))
+        yield from log_range.records
 
 
 def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLetter:
@@ -202,7 +213,10 @@ def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLette
 
 
 def find_closing(cluster: Cluster, found: DeadLetter) -> str:
-    """Return the record that has replaced that of a dead letter, "" if it is open; it is closed later on."""
+    """Return the record that has replaced that of a dead letter, "" if it is open; it is closed later on.
+
+    What is damaged in the log is taken for what closes no dead letter.
+    """
     topic = cluster.topology.dead_letter_topic
     places = cluster.partitions([topic])
     ends = cluster.ends(places)
@@ -211,7 +225,7 @@ def find_closing(cluster: Cluster, found: DeadLetter) -> str:
         place: OffsetRange(after if place[1] == found.partition else ends[place], ends[place])
         for place in places
     }
-    return closed_by(_records(cluster, spans)).get(found.name, "")
+    return closed_by(_records(cluster, spans, [])).get(found.name, "")
 
 
 def why_without_source(found: DeadLetter) -> str:

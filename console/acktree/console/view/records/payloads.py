@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Message as Record
 
-from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.cluster import Cluster, OffsetRange, Place, UnreadableRecord
 from acktree.console.view.wire_format import HEAD_BYTES, NO_SCHEMAS, Schemas, schema_id_of
 from acktree.core.errors import NotAuthorized
 
@@ -134,11 +134,11 @@ def read_payload(cluster: Cluster, place: Place, offset: int, log: OffsetRange) 
         return missing(f"{name} is not written yet: the log ends before {log.end}")
     try:
         record = cluster.record_within(place, offset)
-    except NotAuthorized as error:
+    except (NotAuthorized, UnreadableRecord) as error:
         return missing(f"the payload is not shown: {error}")
     if record is None:
         return missing(
-            f"{name} holds no record: compaction has removed it, or it belongs to an open or "
+            f"{name} holds no record: compaction has removed it, or it belongs to an "
             "aborted transaction, or is a transaction marker"
         )
     return payload_of(record, cluster.schemas)

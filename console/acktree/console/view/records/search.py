@@ -14,6 +14,7 @@ import numpy as np
 from confluent_kafka import Message as Record
 from numpy.typing import NDArray
 
+from acktree.console.view.records.completeness import is_complete, what_is_missing
 from acktree.console.view.records.tree import RootFindings, TraceResult
 from acktree.console.view.records.tree_reader import MARGIN_MS, TreeReader, add_init, at_of
 from acktree.core.topology.registry import Published, Slot
@@ -158,7 +159,11 @@ def _times(gathered: RootFindings, topology: Published) -> tuple[int | None, int
 
 
 def find_tuples(search: Search, topology: Published) -> None:
-    """Search the emitted topics for headers that name one of the roots, while its tree was under way."""
+    """Search the emitted topics for headers that name one of the roots, first while its tree was under way.
+
+    A tuple may have any time, such as its record's. So unless the tuples that were found add up, those behind
+    are read as well, and if some are known to be missing those in front, as long as time is left.
+    """
     if not search.found:
         return
     bounds = [_times(gathered, topology) for gathered in search.found.values()]
@@ -167,3 +172,17 @@ def find_tuples(search: Search, topology: Published) -> None:
     from_ms = None if None in begins else min(first for first in begins if first is not None)
     until_ms = None if None in until else max(last for last in until if last is not None)
     search.read_tuples(from_ms, until_ms)
+    spout, history, found = search.target.slot.spout, search.cluster.history, search.found.values()
+    if until_ms is not None and not all(is_complete(each, history, spout) for each in found):
+        search.read_later_tuples()
+    if (
+        from_ms is not None
+        and search.since_ms is None
+        and any(what_is_missing(each, history, spout, is_acked(each)) for each in found)
+    ):
+        search.read_earlier_tuples()
+
+
+def is_acked(gathered: RootFindings) -> bool:
+    """Return whether the result of a root is that it is done."""
+    return bool(gathered.results) and gathered.results[0].kind == "acked"

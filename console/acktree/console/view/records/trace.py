@@ -6,7 +6,8 @@ topics.
 
 from dataclasses import dataclass, replace
 
-from acktree.console.view.cluster import Cluster, CommittedOffset, OffsetRange
+from acktree.console.view.cluster import Cluster, CommittedOffset, OffsetRange, UnreadableRecord
+from acktree.console.view.open_transactions import OpenTransactions
 from acktree.console.view.records.committed_state import is_done_in, is_set_by_hand
 from acktree.console.view.records.payloads import RecordPayload, missing, read_payload
 from acktree.console.view.records.search import (
@@ -17,6 +18,7 @@ from acktree.console.view.records.search import (
     find_inits,
     find_results,
     find_tuples,
+    is_acked,
 )
 from acktree.console.view.records.traced_dead_letters import DeadLetterSummary, find_dead_letters
 from acktree.console.view.records.tree import TracedEmission, make_emission
@@ -122,21 +124,41 @@ def find_trace(
     find_results(search, topology)
     drop_other_blocks(search)
     find_acks(search, topology)
-    find_tuples(search, topology)
     dead_letters = find_dead_letters(search, topology)
+    commit = _commit(search)
+    done = any(map(is_acked, search.found.values())) or _is_done(search, commit)
+    find_tuples(search, topology)  # last: it may read until the deadline
     if search.is_late:
         search.mark_incomplete("allow more time with --time-limit")
-    return _put_together(search, dead_letters, began_s)
+    return _put_together(search, dead_letters, commit, done, began_s)
 
 
-def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s: float) -> Trace:
+def _commit(search: Search) -> CommittedOffset | None:
+    cluster, slot = search.cluster, search.target.slot
+    place = slot.topic, slot.partition
+    return (
+        cluster.committed(cluster.topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
+    )
+
+
+def _put_together(
+    search: Search,
+    dead_letters: list[DeadLetterSummary],
+    commit: CommittedOffset | None,
+    done: bool | None,
+    began_s: float,
+) -> Trace:
     cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
     topology = cluster.topology
-    place = slot.topic, slot.partition
     log = _source_log(search)
-    commit = cluster.committed(topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
+    payload = _source_payload(search, log) if search.payloads else None
+    corrects = _corrected_record(search, log)
+    if log is not None and log.start <= offset < log.end:
+        search.hidden[slot.topic, slot.partition] = log.end
+    for each in OpenTransactions().find_at_once(cluster, search.hidden):
+        if each.place != (slot.topic, slot.partition) or each.offset <= offset:
+            search.mark_incomplete(each.text(world.wall_ms()))
     emissions = _emissions(search)
-    done = any(emission.state == "acked" for emission in emissions) or _is_done(search, commit)
     state, notes = state_of(slot, offset, log, done, emissions, dead_letters), list(search.notes)
     if state == "expired" and done and log is not None:
         notes.append(
@@ -170,8 +192,8 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         searched_bytes=search.bytes,
         took_s=round(world.monotonic_s() - began_s, 3),
         notes=tuple(notes),
-        payload=_source_payload(search, log) if search.payloads else None,
-        corrects=_corrected_record(search, log),
+        payload=payload,
+        corrects=corrects,
     )
 
 
@@ -193,6 +215,9 @@ def _corrected_record(search: Search, log: OffsetRange | None) -> str:
     try:
         record = cluster.record_within((slot.topic, slot.partition), offset)
     except NotAuthorized:
+        return ""
+    except UnreadableRecord as error:
+        search.mark_incomplete(str(error))
         return ""
     headers = {} if record is None else dict(headers_of(record))
     return (headers.get(CORRECTS) or b"").decode("utf-8", "replace")

@@ -136,7 +136,7 @@ def make_emission(
     total = inits[0][0] if inits else 0
     for value, _ in messages:
         total ^= value
-    edges, owners = _edges(gathered.root, tuples, history)
+    edges, owners = edges_of(gathered.root, tuples, history)
     commits = [committed(bolt, (found.at.topic, found.at.partition)) for found, bolt in owners]
     likely = [
         index
@@ -175,7 +175,7 @@ def make_emission(
     )
 
 
-def _edges(
+def edges_of(
     root: int, tuples: Sequence[FoundTuple], history: History
 ) -> tuple[list[int], list[tuple[FoundTuple, str]]]:
     """Return every consumer edge of the tuples found, and whose it is."""

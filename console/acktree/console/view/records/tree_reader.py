@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Message as Record
 
-from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.cluster import Cluster, OffsetRange, Place, what_is_unread
 from acktree.console.view.records.payloads import MAX_PAYLOADS, RecordPayload, missing, payload_of
 from acktree.console.view.records.tree import (
     At,
@@ -23,6 +23,7 @@ from acktree.console.view.records.tree import (
 )
 from acktree.core import world
 from acktree.core.errors import NotAuthorized
+from acktree.core.kafka.log_reader import Found
 from acktree.wire.codec import decode_ack
 from acktree.wire.control_records import AckInit
 from acktree.wire.errors import MalformedRecord
@@ -65,7 +66,13 @@ class TreeReader:
     records: int = 0
     bytes: int = 0
     shown: int = 0
+    unread: int = 0
+    """How many ranges of offsets could not be read, other than what an open transaction hides."""
+    hidden: dict[Place, int] = field(default_factory=dict)
+    """What open transactions hide: partitions, and where that ends."""
     notes: list[str] = field(default_factory=list)
+    _tuples_read: dict[Place, OffsetRange] = field(default_factory=dict)
+    """Where tuples were searched for."""
 
     def findings_of(self, root: int) -> RootFindings:
         """Return what was found of a root, which is one of those to look for from now on."""
@@ -82,14 +89,21 @@ class TreeReader:
         return world.monotonic_s() > self.deadline_s
 
     def scan(self, spans: Mapping[Place, OffsetRange], whole: bool = False) -> Iterator[list[Record]]:
-        """Yield batches of records, counted; note where the deadline may have left some unread.
+        """Yield batches of records, counted; note what could not be read, or the deadline may have left.
 
         With ``whole`` an open transaction is waited for. Raises BrokerUnreachable: see ``Cluster.scan``.
         """
-        for batch in self.cluster.scan(spans, self.deadline_s, whole):
+        for log_range in self.cluster.scan(spans, self.deadline_s, whole):
+            batch = list(log_range.records)
             self.records += len(batch)
             self.bytes += sum(map(len, batch))
-            yield batch
+            if log_range.found is Found.HIDDEN:
+                self.hidden[log_range.place] = log_range.end
+            elif log_range.found is not Found.READ:
+                self.unread += 1
+                self.mark_incomplete(what_is_unread(log_range))
+            if batch:
+                yield batch
         if self.is_late:
             self.mark_incomplete(
                 f"the time limit was reached while reading {', '.join(sorted({topic for topic, _ in spans}))}"
@@ -159,8 +173,23 @@ class TreeReader:
             except NotAuthorized as error:
                 self.mark_incomplete(f"the tuples on {topic} are not shown: {error}")
 
+    def read_later_tuples(self) -> None:
+        """Read behind what ``read_tuples`` has read: senders set the times of tuples, which need not rise."""
+        read, ends = self._tuples_read, self.cluster.ends(self._tuples_read)
+        self._read_tuples_of({place: OffsetRange(read[place].end, end) for place, end in ends.items()})
+
+    def read_earlier_tuples(self) -> None:
+        """Read in front of what ``read_tuples`` has read."""
+        read, starts = self._tuples_read, self.cluster.starts(self._tuples_read)
+        self._read_tuples_of({place: OffsetRange(at, read[place].start) for place, at in starts.items()})
+
     def _read_tuples(self, topics: list[str], from_ms: int | None, until_ms: int | None) -> None:
-        for batch in self.scan(self.spans(topics, from_ms, until_ms)):
+        spans = self.spans(topics, from_ms, until_ms)
+        self._read_tuples_of(spans)
+        self._tuples_read |= spans
+
+    def _read_tuples_of(self, spans: Mapping[Place, OffsetRange]) -> None:
+        for batch in self.scan(spans):
             for record in batch:
                 headers = headers_of(record)
                 own = find_header(headers)

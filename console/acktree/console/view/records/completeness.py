@@ -5,7 +5,8 @@ timestamps, compaction and retention hide tuples from a search by time; that sho
 Invariant: it does not report sums that differ for a known reason, such as a tuple in hand.
 """
 
-from acktree.console.view.records.tree import RootFindings
+from acktree.console.view.records.open_edges import Certainty, find_open
+from acktree.console.view.records.tree import RootFindings, edges_of
 from acktree.core.errors import UnknownVersion
 from acktree.core.topology.registry import History, Published
 from acktree.wire.ids import consumer_edge, emitted_value, fnv1a64
@@ -32,6 +33,32 @@ def what_is_missing(gathered: RootFindings, history: History, spout: str, is_ack
         if is_acked and bolt in emitted and total != emitted[bolt]:
             missing.append(f"not all tuples or acks of bolt {bolt} were found")
     return missing
+
+
+def is_complete(gathered: RootFindings, history: History, spout: str) -> bool:
+    """Return whether all tuples of a tree were found for certain, though edges of it may be open."""
+    try:
+        topology = history.latest if gathered.version is None else history.at(gathered.version)
+        emitted = _emitted(gathered, history, topology)
+    except UnknownVersion:
+        return False
+    if not gathered.inits or emitted.get(spout) != gathered.inits[0][0]:
+        return False
+    edges, owners = edges_of(gathered.root, gathered.tuples, history)
+    total = gathered.inits[0][0]
+    sums = dict.fromkeys(topology.bolts, 0)
+    for value, each in gathered.messages:
+        total ^= value
+        if each.kind == "ack":
+            bolt = each.task.partition("@")[0]
+            sums[bolt] = sums.get(bolt, 0) ^ value
+    opened = find_open(total, edges)
+    if opened.certainty is not Certainty.EXACT:
+        return False
+    for index in set(range(len(edges))) - set(opened.indexes):
+        bolt = owners[index][1]
+        sums[bolt] = sums.get(bolt, 0) ^ edges[index]
+    return all(emitted.get(bolt) == total for bolt, total in sums.items())
 
 
 def _is_ack_of(bolt: str, kind: str, task: str) -> bool:
