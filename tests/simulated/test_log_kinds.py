@@ -25,13 +25,13 @@ AWAY = {"stage": "split", "worker": "count", "acker": "acker", "results": "split
 AWAY_S = 15.0
 
 
-class Executed(BasicBolt):
+class RemembersExecuted(BasicBolt):
     """Remembers what was executed."""
 
     values: ClassVar[list[bytes]] = []
 
     def execute(self, tup: Any, emit: Any) -> None:
-        Executed.values.append(tup.value)
+        RemembersExecuted.values.append(tup.value)
 
 
 def damaged(_t: TopologyTester, log: PartitionLog, _read_to: int) -> None:
@@ -102,7 +102,7 @@ SAID: dict[tuple[str, Happens], str] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_executed() -> None:
-    Executed.values.clear()
+    RemembersExecuted.values.clear()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def _nothing_executed() -> None:
 def test_what_happens_to_a_log_is_said_and_stops_nothing_behind_it(
     reader: str, happens: Happens, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(copying(), Executed, text=TEXT, partitions=1, ackers=1) as t:
+    with running(copying(), RemembersExecuted, text=TEXT, partitions=1, ackers=1) as t:
         log = t.cluster.log(LOGS[reader], 0)
         send(t, ("0", "1", "2"))
         t.run_until_done()
@@ -131,7 +131,7 @@ def test_what_happens_to_a_log_is_said_and_stops_nothing_behind_it(
         t.run_for(AWAY_S)
         send(t, ("6", "7", "8"))
         t.run_until_done()
-        assert {b"6", b"7", b"8"} <= set(Executed.values)
+        assert {b"6", b"7", b"8"} <= set(RemembersExecuted.values)
         t.run_for(60)
         assert t.committed("lines", 0) == t.cluster.log("lines", 0).stable_offset
     said = {_action_of(record) for record in caplog.records}

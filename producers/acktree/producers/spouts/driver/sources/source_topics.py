@@ -48,7 +48,7 @@ class TopicEnds:
         self._refuse_missing(topics)
         self._names = topics
         self._topics = describe(admin, self._bootstrap, topics)
-        self._note_leaders()
+        self._keep_leaderless()
 
     def _refuse_missing(self, topics: Iterable[str]) -> None:
         with clear_errors(self._bootstrap):
@@ -106,9 +106,9 @@ class TopicEnds:
 
     def _look_for_leaders(self) -> None:
         self._topics = describe(self._admin, self._bootstrap, self._names)
-        self._note_leaders()
+        self._keep_leaderless()
 
-    def _note_leaders(self) -> None:
+    def _keep_leaderless(self) -> None:
         """Keep which partitions have no leader now, and log what has changed."""
         topics = self._topics.items()
         away = {(topic, number) for topic, about in topics for number in about.leaderless}
