@@ -186,13 +186,13 @@ class WorkerCluster:
         return {root for root, value in fold.items() if value}
 
     def committed(self, bolt: str, short: str = "a") -> dict[int, int]:
-        """Return a bolt's committed offsets by partition."""
+        """Return a bolt's committed offsets by partition, of those that have records."""
         topic = self.topic(short)
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.{bolt}"})
         partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
         found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], DEADLINE_S)
         consumer.close()
-        return {committed.partition: committed.offset for committed in found if committed.offset >= 0}
+        return {committed.partition: committed.offset for committed in found if committed.offset > 0}
 
     def ends(self, short: str = "a") -> dict[int, int]:
         """Return the end offsets of a topic that has records, by partition."""
