@@ -129,8 +129,8 @@ class Scripted:
 
 
 def message(entry: Any) -> Any:
-    place, offset, code = entry if len(entry) == 3 else (*entry, None)
-    error = None if code is None else KafkaError(code)
+    place, offset, code, *text = entry if len(entry) >= 3 else (*entry, None)
+    error = None if code is None else KafkaError(code, *text)
     about = {"topic": place[0], "partition": place[1], "offset": offset, "error": error}
     return SimpleNamespace(**{name: lambda value=value: value for name, value in about.items()})
 
@@ -176,3 +176,16 @@ def test_offsets_that_were_read_past_hold_no_record() -> None:
     assert [record.offset() for record in found.records] == [3, 7]
     assert reader.read(10, 0.0) == []
     assert reader.read(10, 0.0) == [LogRange(OTHER, Found.READ, 0, 5)]
+
+
+def test_a_log_that_a_new_leader_has_written_again_has_fallen_though_it_is_longer_now() -> None:
+    """Nobody sees it by the offsets; the client does, by the epoch of what it had read."""
+    text = (
+        "Partition log truncation detected at offset 3 (leader epoch 7): broker end offset is 2 (offset "
+        "leader epoch 6). Reset to INVALID.: Local: Partition log truncation detected (broker 1)"
+    )
+    reset = KafkaError._AUTO_OFFSET_RESET
+    reader = scripted([(PLACE, 0), (PLACE, 1), (PLACE, 2)], [(PLACE, -1001, reset, text)], [(PLACE, 3)])
+    assert spans(reader.read(10, 0.0)) == [(Found.READ, 0, 3)]
+    assert reader.read(10, 0.0) == [LogRange(PLACE, Found.FELL, 2, 3)]
+    assert reader.read(10, 0.0) == []

@@ -99,6 +99,31 @@ def test_a_log_that_loses_its_end_below_what_was_fetched_ahead_loses_no_record_i
     assert "lines/0 ended at offset 4800, below 4900" in caplog.text
 
 
+@pytest.mark.parametrize("slow_s", [0.0, 0.5])
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_what_a_new_leader_has_written_in_place_of_lost_records_is_executed_or_stops_the_stage(
+    is_allowed: bool, slow_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, and more than was lost: the ends of the log say nothing, only the leader epochs do."""
+    text = LOSSY if is_allowed else TEXT
+    with running(copying(slow_s), partitions=1, text=text, restart_on=()) as t:
+        send(t, (f"old{number}" for number in range(20)))
+        t.run_for(5.0)
+        log_of(t).truncate(5, by_new_leader=True)
+        if not is_allowed:
+            send(t, (f"new{number}" for number in range(5, 40)))
+            with pytest.raises(
+                DataLoss, match=r"lines/0 ended at offset 5, .*other records may stand there now"
+            ):
+                t.run_for(60)
+            return
+        send(t, (f"new{number}" for number in range(5, 40)))
+        t.run_until_done()
+        assert {f"new{number}" for number in range(5, 40)} <= set(t.values("words"))
+        assert t.committed("lines", 0) == 40
+    assert "lines/0 ended at offset 5, below 20" in caplog.text
+
+
 def test_a_log_that_ends_below_what_is_planned_ends_no_process_where_losses_are_allowed() -> None:
     with running(copying(0.05), partitions=1, text=LOSSY, restart_on=()) as t:
         send(t, (f"old{number}" for number in range(200)))

@@ -247,12 +247,12 @@ class StageTask:
             if (known := self._driver.places().get(place)) is None:
                 continue
             _, ledger = known
-            is_seen = ledger.next_offset > start  # the check of the sources finds it
+            was_planned = ledger.next_offset > start
             self._driver.check_sources()
             if found is Found.REMOVED:
                 log_lost(place, end - start, start, end - 1, "read")
-            elif found is Found.FELL and not is_seen:
-                self._driver.check_fallen(place, start, end)
+            elif found is Found.FELL and not (was_planned and ledger.next_offset <= start):
+                self._driver.check_fallen(place, start, end)  # unless the check of the sources has found it
 
     def _check_damaged(self) -> None:
         """Stop at damaged records once everything in front of them is done. Raises DataLoss."""

@@ -3,6 +3,7 @@
 Invariant: an error that no set here names is final. How to handle an error is up to the caller.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,7 @@ _DAMAGED = frozenset(
         KafkaError._NOT_IMPLEMENTED,  # a format that librdkafka does not know
     )
 )
+_TRUNCATION = re.compile(r"log truncation detected .*broker end offset is (\d+)")
 _FORBIDDEN = frozenset(
     (
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -130,6 +132,21 @@ def is_damaged(error: KafkaError) -> bool:
 def is_unreadable(error: KafkaError) -> bool:
     """Return whether a consumer cannot continue in a partition: see ``unreadable.py``."""
     return is_damaged(error) or error.code() == KafkaError._AUTO_OFFSET_RESET
+
+
+def truncated_end(error: KafkaError) -> int | None:
+    """Return where a log ended before it was written again, None if an error does not say that it was.
+
+    A client that has seen a record of a leader epoch notices by it when a later leader lacks that record, as
+    KIP-320 describes. With auto.offset.reset=error librdkafka says so in its text only.
+
+    >>> text = "Partition log truncation detected at offset 9 (leader epoch 3): broker end offset is 5 (...)"
+    >>> truncated_end(KafkaError(KafkaError._AUTO_OFFSET_RESET, text))
+    5
+    >>> truncated_end(KafkaError(KafkaError._AUTO_OFFSET_RESET, "fetch failed: Broker: Offset out of range"))
+    """
+    found = _TRUNCATION.search(error.str()) if error.code() == KafkaError._AUTO_OFFSET_RESET else None
+    return int(found[1]) if found else None
 
 
 def is_forbidden(error: Any) -> bool:

@@ -22,6 +22,7 @@ from acktree.core.kafka.errors import (
     is_missing,
     is_transient,
     is_unreadable,
+    truncated_end,
 )
 from acktree.core.kafka.settings import Settings, consumer_settings, is_incremental
 from acktree.core.kafka.unreadable import find_continuation
@@ -249,6 +250,8 @@ class LogReader:
             else:
                 self.end([place])
             return [LogRange(place, Found.GONE, at, at, error=error)]
+        if (end := truncated_end(error)) is not None and end < at:
+            return self._fell(place, end, position)
         try:
             first, last = self.consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
             at = following = first if at < 0 else at
@@ -282,15 +285,18 @@ class LogReader:
         A member goes on at the end, where it costs little to be wrong, before the log is written again.
         """
         now_s = world.monotonic_s()
-        if self._is_member:
-            position.again_s = math.inf  # and not unassigned, as the group may take it away
-            return [LogRange(place, Found.FELL, end, position.next_offset)]
         if position.beyond_since_s is None:
             position.beyond_since_s = now_s
-        if now_s - position.beyond_since_s < LAG_S:
+        if not self._is_member and now_s - position.beyond_since_s < LAG_S:
             self._wait(position)
             return []
-        self.end([place])
+        return self._fell(place, end, position)
+
+    def _fell(self, place: Place, end: int, position: _Position) -> list[LogRange]:
+        if self._is_member:
+            position.again_s = math.inf  # and not unassigned, as the group may take it away
+        else:
+            self.end([place])
         return [LogRange(place, Found.FELL, end, position.next_offset)]
 
     def _wait(self, position: _Position) -> None:

@@ -375,7 +375,7 @@ class SpoutDriver:
         """
         check_fetched(self._options, partition, end, position)
         slot, _ = self.places()[partition]
-        self._sources.emit_again(slot)
+        self._sources.emit_again(slot, end)
 
     def check_sources(self) -> None:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""

@@ -78,18 +78,28 @@ class SpoutSources:
     def go_back_to_ends(self) -> None:
         """If a log ends before what is emitted of it, continue at its end, if the options allow it."""
         for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
-            task = find_task(self._tasks, slot)
-            assert task is not None, "every slot that is read has its task"
-            ledger = task.slots[slot]
-            task.counters["lost"] += ledger.open_from(end)
-            self._commits.begin_run()
-            ledger.discard_from(min(end, ledger.frontier), self._commits.run)
-            self._commits.commit()  # immediately: old bits must not stand for new records
+            self._go_back(slot, end)
 
-    def emit_again(self, slot: int) -> None:
-        """Emit all of a partition again that is not done, in another run."""
+    def _go_back(self, slot: int, end: int) -> None:
+        """Continue where a log ended."""
         task = find_task(self._tasks, slot)
         assert task is not None, "every slot that is read has its task"
+        ledger = task.slots[slot]
+        task.counters["lost"] += ledger.open_from(end)
+        self._commits.begin_run()
+        ledger.discard_from(min(end, ledger.frontier), self._commits.run)
+        self._commits.commit()  # immediately: old bits must not stand for new records
+
+    def emit_again(self, slot: int, end: int) -> None:
+        """Emit all of a partition again that is not done, in another run, after its log had ended there.
+
+        What was done of the records behind that does not count for those that stand there now.
+        """
+        task = find_task(self._tasks, slot)
+        assert task is not None, "every slot that is read has its task"
+        if task.slots[slot].next_offset > end:
+            self._go_back(slot, end)
+            return
         self._commits.begin_run()
         task.slots[slot].renew(self._commits.run)
         self._commits.commit()

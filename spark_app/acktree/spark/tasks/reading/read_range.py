@@ -13,11 +13,12 @@ from confluent_kafka import KafkaError, TopicPartition
 from numpy.typing import NDArray
 
 from acktree.core import world
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged, truncated_end
 from acktree.core.kafka.unreadable import find_continuation
 from acktree.producers.ledger.partitions.blocks import block_firsts
 from acktree.producers.spouts.driver.sources.log_bounds import (
     OffsetOutOfRange,
+    check_fetched,
     log_damaged,
     next_available,
 )
@@ -110,6 +111,7 @@ def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
             if error.code() == KafkaError._PARTITION_EOF:
                 position = max(position, offset)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                _check_truncated(range_, error, position)
                 position = _go_on(range_, source, position)
             elif is_damaged(error):
                 position = _pass_damaged(range_, source, position)
@@ -155,6 +157,17 @@ def _pass_damaged(range_: ReadRange, source: Fetching, position: int) -> int:
         log_damaged(range_.place, position, following)
     source.move(range_.place, following, range_.end)
     return following
+
+
+def _check_truncated(range_: ReadRange, error: KafkaError, position: int) -> None:
+    """Refuse to go on where a new leader has written other records in place of those that were read.
+
+    Raises:
+        DataLoss: they are those of a spout's source, and failOnDataLoss is true.
+    """
+    end = truncated_end(error)
+    if range_.options.spout and end is not None and end < position:
+        check_fetched(range_.options, range_.place, end, position)
 
 
 def _go_on(range_: ReadRange, source: Fetching, position: int) -> int:

@@ -72,10 +72,21 @@ class PartitionLog:
         self._offsets: list[int] = []
         self.start_offset = 0
         self.end_offset = 0
+        self.epoch_starts = [0]
+        """Where the records of each leader epoch begin."""
         self.open: dict[Transaction, int] = {}
         """Open transactions, by the offset of their first record."""
         self.waiting: dict[Callable[[], None], None] = {}
         """Called once when something changes, then forgotten."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the leader."""
+        return len(self.epoch_starts) - 1
+
+    def end_of_epoch(self, epoch: int) -> int:
+        """Return the offset behind the last record of an epoch that the log holds."""
+        return self.end_offset if epoch >= self.epoch else self.epoch_starts[epoch + 1]
 
     @property
     def stable_offset(self) -> int:
@@ -180,8 +191,13 @@ class PartitionLog:
         self._appended[self] = None
         self.wake()
 
-    def truncate(self, offset: int) -> None:
-        """Lose the records from an offset on, as a leader that had fallen behind does."""
+    def truncate(self, offset: int, *, by_new_leader: bool = False) -> None:
+        """Lose the records from an offset on, as a leader that had fallen behind does.
+
+        ``by_new_leader``: clients learn of it by the leader epochs (KIP-320); not after a loss of power.
+        """
+        if by_new_leader:
+            self.epoch_starts = [min(start, offset) for start in self.epoch_starts] + [offset]
         index = self.index_of(offset)
         del self.records[index:], self._offsets[index:]
         self.end_offset = offset

@@ -44,6 +44,8 @@ class Fetch:
     end_reported: int | None = None
     ready_s: float = 0.0
     is_missing: bool = False
+    epoch: int | None = None
+    """The leader epoch of the last record."""
 
     @property
     def starts_where_committed(self) -> bool:
@@ -175,7 +177,8 @@ class Fetcher:
                 if not is_paused:
                     self._report_missing(found, place, fetch)
                 continue
-            if fetch.next_offset == log.end_offset and self._has_reported_end(fetch):
+            is_at_end = fetch.next_offset == log.end_offset and not _is_truncated(fetch, log)
+            if is_at_end and self._has_reported_end(fetch):
                 if not is_paused:
                     self._bounds[place] = log.start_offset, log.end_offset
                 continue
@@ -228,6 +231,13 @@ class Fetcher:
     def _is_valid(self, found: list[SimulatedMessage], place: Place, fetch: Fetch, log: PartitionLog) -> bool:
         """Return whether the next offset is in the log, after a reset if need be."""
         assert fetch.next_offset is not None
+        if fetch.epoch is not None and _is_truncated(fetch, log):
+            end, at = log.end_of_epoch(fetch.epoch), f"offset {fetch.next_offset}"
+            text = f"Partition log truncation detected at {at}: broker end offset is {end} (...)"
+            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, text)
+            found.append(SimulatedMessage(*place, OFFSET_INVALID, error=error))
+            fetch.ready_s = GIVEN_UP_S
+            return False
         if log.start_offset <= fetch.next_offset <= log.end_offset:
             return True
         self._bounds.pop(place, None)  # the broker's refusal says nothing of them
@@ -260,6 +270,7 @@ class Fetcher:
                 fetch.ready_s = self._kernel.now_s + ERROR_BACKOFF_S
                 return
             fetch.next_offset = fetch.position = record.offset + 1
+            fetch.epoch = log.epoch
             if not record.is_control:
                 found.append(SimulatedMessage(*place, record.offset, record))
         if fetch.next_offset > end:
@@ -269,3 +280,10 @@ class Fetcher:
             fetch.end_reported = fetch.next_offset
             error = KafkaError(KafkaError._PARTITION_EOF)
             found.append(SimulatedMessage(*place, fetch.next_offset, error=error))
+
+
+def _is_truncated(fetch: Fetch, log: PartitionLog) -> bool:
+    """Return whether a later leader lacks a record that was fetched, as its epoch says."""
+    if fetch.epoch is None or fetch.next_offset is None:
+        return False
+    return log.end_of_epoch(fetch.epoch) < fetch.next_offset
