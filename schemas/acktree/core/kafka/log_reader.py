@@ -25,7 +25,7 @@ from acktree.core.kafka.errors import (
     truncated_end,
 )
 from acktree.core.kafka.settings import Settings, consumer_settings, is_incremental
-from acktree.core.kafka.unreadable import find_continuation
+from acktree.core.kafka.unreadable import next_readable
 from acktree.wire.errors import AcktreeError
 
 Place = tuple[str, int]
@@ -256,8 +256,7 @@ class LogReader:
             first, last = self.consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
             at = following = first if at < 0 else at
             if first <= at < last and is_damaged(error):
-                found = find_continuation(self._bootstrap, self._user, self._group, *place, at)
-                following = found.next_offset
+                following = next_readable(self._bootstrap, self._user, self._group, *place, at)
         except KafkaException as unknown:
             if not (is_transient(unknown.args[0]) or unknown.args[0].code() == KafkaError._UNKNOWN_PARTITION):
                 self._refuse(place, unknown.args[0])

@@ -1,11 +1,8 @@
-"""Finds where to continue reading a partition that has nothing to read at the reader's position.
+"""Finds what can be read behind a damaged batch.
 
-The position may be behind the end of the log, below its start, or in a damaged batch. Invariant: a readable
-record is never skipped. librdkafka does not say where a damaged batch ends, and may take bytes inside it for
-the next one: so each offset is tried by a consumer that begins there.
+Invariant: a readable record is never skipped. librdkafka does not say where a damaged batch ends, and may
+take bytes inside it for the next one: so each offset is tried by a consumer that begins there.
 """
-
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -18,48 +15,10 @@ READS = 2
 """How often to ask for an offset before its record counts as damaged: it may be damaged on its way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """The bounds of the log, the reader's position (or OFFSET_BEGINNING), and where reading continues."""
-
-    first: int
-    end: int
-    position: int
-    next_offset: int
-
-    @property
-    def is_below(self) -> bool:
-        """Whether the log ends before the position: records were lost that had been read."""
-        return self.next_offset < self.position
-
-    @property
-    def damaged(self) -> range:
-        """The offsets of the log that cannot be read."""
-        return range(max(self.position, self.first), self.next_offset)
-
-    @property
-    def action(self) -> str:
-        """Return the action of the log line."""
-        if self.is_below:
-            return "log_end_fell"
-        return "invalid_record" if self.damaged else "records_lost"
-
-    def describe(self, topic: str, partition: int) -> str:
-        """Return what was found; "" if everything can be read."""
-        name = f"{topic}[{partition}]"
-        if self.is_below:
-            return f"{name} ends at offset {self.end}, below {self.position}: reading continues at the end"
-        if self.damaged:
-            return f"records {name}@{self.damaged[0]} to {self.damaged[-1]} are damaged in the log"
-        if 0 <= self.position < self.first:
-            return f"records {name}@{self.position} to {self.first - 1} were removed before they were read"
-        return ""
-
-
-def find_continuation(
+def next_readable(
     bootstrap: str, user: Settings, group: str, topic: str, partition: int, position: int
-) -> Continuation:
-    """Return where to continue at or behind a position, OFFSET_BEGINNING for none; at most at the log's end.
+) -> int:
+    """Return the first offset at or behind a position that can be read; at most the log's end.
 
     It takes about a millisecond for each damaged record.
 
@@ -71,12 +30,11 @@ def find_continuation(
     )
     consumer = make_consumer(settings)
     try:
-        place = TopicPartition(topic, partition)
-        first, end = ask_bounds(consumer, place)
+        first, end = ask_bounds(consumer, TopicPartition(topic, partition))
         offset = min(max(position, first), end)
         while offset < end and not _is_readable(consumer, topic, partition, offset):
             offset += 1
-        return Continuation(first, end, position, offset)
+        return offset
     finally:
         consumer.close()
 

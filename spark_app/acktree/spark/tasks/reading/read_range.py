@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from acktree.core import world
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_damaged, truncated_end
-from acktree.core.kafka.unreadable import find_continuation
+from acktree.core.kafka.unreadable import next_readable
 from acktree.producers.ledger.partitions.blocks import block_firsts
 from acktree.producers.spouts.driver.sources.log_bounds import (
     OffsetOutOfRange,
@@ -144,8 +144,8 @@ def _pass_damaged(range_: ReadRange, source: Fetching, position: int) -> int:
     """
     options = range_.options
     with clear_errors(options.bootstrap, f"{range_.topic}/{range_.partition}"):
-        found = find_continuation(options.bootstrap, options.kafka, options.group, *range_.place, position)
-    following = min(max(found.next_offset, position), range_.end)
+        found = next_readable(options.bootstrap, options.kafka, options.group, *range_.place, position)
+    following = min(max(found, position), range_.end)
     if following > position:
         if options.spout and options.fail_on_data_loss:
             raise OffsetOutOfRange(
