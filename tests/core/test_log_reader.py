@@ -113,6 +113,7 @@ class Scripted:
 
     def __init__(self, *calls: list[Any]) -> None:
         self._calls = [*calls]
+        self.on_call: Callable[[], None] = lambda: None
 
     def consume(self, _most: int, _wait_s: float) -> list[Any]:
         return [*map(message, self._calls.pop(0))] if self._calls else []
@@ -188,3 +189,33 @@ def test_a_log_that_a_new_leader_has_written_again_has_fallen_though_it_is_longe
     assert spans(reader.read(10, 0.0)) == [(Found.READ, 0, 3)]
     assert reader.read(10, 0.0) == [LogRange(PLACE, Found.FELL, 2, 3)]
     assert reader.read(10, 0.0) == []
+
+
+class Rebalancing(Scripted):
+    """A consumer whose group takes a partition away in a call, and gives it back from an offset on."""
+
+    def consume(self, most: int, wait_s: float) -> list[Any]:
+        found = super().consume(most, wait_s)
+        if found:
+            self.on_call()
+        return found
+
+    def assign(self, places: Any) -> None:
+        self.assigned = [(place.partition, place.offset) for place in places]
+
+
+def test_what_was_fetched_before_a_rebalance_in_the_same_call_does_not_count() -> None:
+    consumer = Rebalancing([(PLACE, 9), (OTHER, 4)], [(PLACE, 3)])
+    reader = LogReader(consumer, "nowhere", "reader", {}, is_member=True)  # type: ignore[arg-type]
+
+    def take_and_give_back() -> None:
+        reader.forget([PLACE])
+        reader.begin({PLACE: 3})
+
+    consumer.on_call = lambda: None
+    reader.begin({PLACE: 9, OTHER: 4})
+    consumer.on_call = take_and_give_back
+    assert spans(reader.read(10, 0.0)) == [(Found.READ, 4, 5)]
+    consumer.on_call = lambda: None
+    assert spans(reader.read(10, 0.0)) == [(Found.READ, 3, 4)]
+    assert consumer.assigned == [(1, 5), (0, 3)]

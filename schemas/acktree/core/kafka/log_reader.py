@@ -204,10 +204,14 @@ class LogReader:
         unreadable: dict[Place, KafkaError] = {}
         ends: dict[Place, int] = {}
         ranges: list[LogRange] = []
+        before = dict(self._positions) if self._is_member else self._positions
         for message in consume_ready(self.consumer, max_records, wait_s):
             place = message.topic() or "", message.partition() or 0
             offset, error = message.offset() or 0, message.error()
             position = self._positions.get(place)
+            if position is not None and before.get(place) is not position:
+                # It was assigned anew within this call, and this may have been fetched before.
+                position.again_s = world.monotonic_s()
             is_read = position is not None and position.again_s is None
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if is_missing(error) and place[0] and self._is_member and position is None:
