@@ -31,7 +31,6 @@ class ExistingTopic:
     """The facts about an existing topic that a plan needs; ``replicas`` is the lowest of its partitions.
 
     ``max_bytes``, the largest record size, and ``cleanup`` are None if the broker does not report them.
-    ``leaderless`` are the partitions that have no leader now.
     """
 
     topic_id: str
@@ -39,7 +38,6 @@ class ExistingTopic:
     replicas: int
     max_bytes: int | None = None
     cleanup: str | None = None
-    leaderless: frozenset[int] = frozenset()
 
 
 class Change(NamedTuple):

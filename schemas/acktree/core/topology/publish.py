@@ -109,7 +109,7 @@ def _settings(
 
 
 def describe(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[str, ExistingTopic]:
-    """Return id, partition count, replication factor and partitions without a leader of existing topics."""
+    """Return id, partition count and replication factor of existing topics."""
     if not topics:
         return {}
     found: dict[str, ExistingTopic] = {}
@@ -117,9 +117,7 @@ def describe(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[
         for topic, future in admin.describe_topics(TopicCollection(list(dict.fromkeys(topics)))).items():
             about = world.wait_for(future, BROKER_TIMEOUT_S)
             replicas = min((len(partition.replicas) for partition in about.partitions), default=0)
-            leaderless = frozenset(each.id for each in about.partitions if each.leader is None)
-            topic_id, count = str(about.topic_id), len(about.partitions)
-            found[topic] = ExistingTopic(topic_id, count, replicas, leaderless=leaderless)
+            found[topic] = ExistingTopic(str(about.topic_id), len(about.partitions), replicas)
     return found
 
 

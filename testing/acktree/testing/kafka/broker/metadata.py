@@ -1,7 +1,5 @@
 """Returns the metadata of a simulated cluster, in the classes of confluent's clients."""
 
-from typing import cast
-
 from confluent_kafka import KafkaError, Node, TopicPartitionInfo
 from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
@@ -32,10 +30,7 @@ def list_topics(cluster: Cluster, name: str | None = None) -> ClusterMetadata:
     return found
 
 
-def partition_infos(cluster: Cluster, topic: Topic) -> list[TopicPartitionInfo]:
+def partition_infos(topic: Topic) -> list[TopicPartitionInfo]:
     """Return what an admin client says of a topic's partitions: one broker has all of them."""
-    node, no_leader, away = Node(LEADER, "simulated", 9092), cast(Node, None), cluster.is_leaderless
-    return [
-        TopicPartitionInfo(log.number, no_leader if away(topic.name, log.number) else node, [node], [node])
-        for log in topic.partitions
-    ]
+    node = Node(LEADER, "simulated", 9092)
+    return [TopicPartitionInfo(log.number, node, [node], [node]) for log in topic.partitions]

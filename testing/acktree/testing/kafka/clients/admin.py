@@ -148,7 +148,7 @@ class SimulatedAdmin:
         def ask() -> TopicDescription:
             self._look_up(name)
             topic: Any = self._cluster.topic(name)
-            return TopicDescription(name, topic.topic_id, False, partition_infos(self._cluster, topic))
+            return TopicDescription(name, topic.topic_id, False, partition_infos(topic))
 
         return self._answer("admin.describe_topics", ask)
 

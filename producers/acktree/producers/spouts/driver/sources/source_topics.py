@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata
 
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed_offset, refuse_missing
@@ -45,16 +45,14 @@ class TopicEnds:
         self._bootstrap = options.bootstrap
         self._starting = options.starting_offsets
         self._component = options.component
-        self._refuse_missing(topics)
         self._names = topics
+        self._refuse_missing(topics)
         self._topics = describe(admin, self._bootstrap, topics)
-        self._keep_leaderless()
 
     def _refuse_missing(self, topics: Iterable[str]) -> None:
-        with clear_errors(self._bootstrap):
-            names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        known = self._look_for_leaders()
         for topic in topics:
-            if topic not in names:
+            if topic not in known:
                 text = (
                     f"topic {topic!r}, which {self._component} reads, does not exist; if it was deleted, "
                     "its records that were not done are lost. Create it, or remove it from the topology"
@@ -104,14 +102,15 @@ class TopicEnds:
         self._look_for_leaders()
         return partition in self._away
 
-    def _look_for_leaders(self) -> None:
-        self._topics = describe(self._admin, self._bootstrap, self._names)
-        self._keep_leaderless()
+    def _look_for_leaders(self) -> Mapping[str, TopicMetadata]:
+        """Return all topics; keep which partitions have no leader now, and log what has changed.
 
-    def _keep_leaderless(self) -> None:
-        """Keep which partitions have no leader now, and log what has changed."""
-        topics = self._topics.items()
-        away = {(topic, number) for topic, about in topics for number in about.leaderless}
+        Any broker knows the leaders; a description of topics would wait for a controller.
+        """
+        with clear_errors(self._bootstrap):
+            known = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        read = [(topic, known[topic].partitions.values()) for topic in self._names if topic in known]
+        away = {(topic, each.id) for topic, partitions in read for each in partitions if each.leader < 0}
         for topic, number in sorted(away - self._away):
             text = "%s/%d has no leader: nothing of it is read until a broker that has it is back"
             log.warning(text, topic, number, extra={"action": "no_leader"})
@@ -119,6 +118,7 @@ class TopicEnds:
             log.warning("%s/%d has a leader again", topic, number, extra={"action": "leader_back"})
         self._away.clear()
         self._away |= away
+        return known
 
     def _with_leader(self, sources: Iterable[SourceSlot]) -> tuple[SourceSlot, ...]:
         return tuple(source for source in sources if (source.topic, source.partition) not in self._away)
