@@ -219,3 +219,13 @@ def test_what_was_fetched_before_a_rebalance_in_the_same_call_does_not_count() -
     consumer.on_call = lambda: None
     assert spans(reader.read(10, 0.0)) == [(Found.READ, 3, 4)]
     assert consumer.assigned == [(1, 5), (0, 3)]
+
+
+def test_a_member_that_may_not_read_what_it_subscribes_to_is_told() -> None:
+    """No partition of it is assigned yet; what is unreadable in one that was taken away says nothing."""
+    refused, damaged = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG
+    consumer = Scripted([(OTHER, 3, damaged)], [((PLACE[0], -1), None, refused)])
+    reader = LogReader(consumer, "nowhere", "reader", {}, is_member=True)  # type: ignore[arg-type]
+    assert reader.read(10, 0.0) == []
+    with pytest.raises(NotAuthorized, match="log"):
+        reader.read(10, 0.0)

@@ -10,9 +10,10 @@ import threading
 import time
 
 import numpy as np
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from acktree.core.kafka.clients import ask_bounds, make_consumer, retry_until_ready
+from acktree.core.kafka.clients import ask_bounds, make_consumer
+from acktree.core.kafka.errors import is_transient
 from acktree.core.kafka.settings import consumer_settings
 from deadlines import stretched
 
@@ -33,8 +34,13 @@ class OffsetReader:
 
     def committed(self) -> list[int]:
         places = [TopicPartition(f"{self._name}.lines", partition) for partition in range(PARTITIONS)]
-        found = retry_until_ready(lambda: self._consumer.committed(places, 10), wait_if_away=True)
-        return [max(0, each.offset) for each in found]
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return [max(0, each.offset) for each in self._consumer.committed(places, 10)]
+            except KafkaException as error:
+                if not is_transient(error.args[0]) or time.monotonic() > deadline_s:
+                    raise
 
     def ends(self, topic: str) -> list[int]:
         """Return the high watermarks: what any transaction has written by now lies below them."""

@@ -213,13 +213,14 @@ class LogReader:
                 # It was assigned anew within this call, and this may have been fetched before.
                 position.again_s = world.monotonic_s()
             is_read = position is not None and position.again_s is None
+            is_ours = position is not None or self._is_member or not place[0]
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if is_missing(error) and place[0] and self._is_member and position is None:
                     ranges.append(LogRange(place, Found.GONE, 0, 0, error=error))
                 elif position is not None and (is_missing(error) or is_unreadable(error)):
                     if is_read:
                         unreadable.setdefault(place, error)
-                elif (position is not None or not place[0]) and not _passes(error):
+                elif is_ours and not (_passes(error) or is_unreadable(error)):
                     self._refuse(place, error)
             elif position is None or not is_read or place in unreadable:
                 continue  # it is begun again, at its position
