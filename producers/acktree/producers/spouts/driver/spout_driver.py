@@ -376,8 +376,8 @@ class SpoutDriver:
         """
         self._try(self._sources.check_now)
         if (known := self.places().get(partition)) is not None:
+            self._sources.go_back(known[0], end)  # in any case: who starts next finds nothing wrong any more
             check_fetched(self._options, partition, end, position)
-            self._sources.go_back(known[0], end)
 
     def check_sources(self) -> None:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""

@@ -113,8 +113,7 @@ def check_fetched(options: SpoutOptions, place: tuple[str, int], end: int, posit
         raise DataLoss(
             f"{name} ended at offset {end}, but records up to {position - 1} had been read: the log has lost "
             "its end, and other records may stand there now. To continue with what the log holds now, start "
-            f"with failOnDataLoss=false; if the group's offset is beyond {end}, set it back to that with "
-            "kafka-consumer-groups first"
+            "with failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups"
         )
     text = "%s ended at offset %d, below %d: what is not done is read again, as the log is now"
     log.warning(text, name, end, position, extra={"action": "log_end_fell"})
