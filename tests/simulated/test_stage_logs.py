@@ -124,6 +124,28 @@ def test_what_a_new_leader_has_written_in_place_of_lost_records_is_executed_or_s
     assert "lines/0 ended at offset 5, below 20" in caplog.text
 
 
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_lost_end_that_was_seen_counts_though_the_log_is_written_again_before_it_is_acted_on(
+    is_allowed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader has waited for a leader that lags behind; who asks the broker again sees the new records."""
+    with running(copying(), partitions=1, text=LOSSY if is_allowed else TEXT, restart_on=()) as t:
+        send(t, (f"old{number}" for number in range(20)))
+        t.run_until_done()
+        log_of(t).truncate(6)
+        if not is_allowed:
+            with pytest.raises(DataLoss, match="ended at offset 6, but records up to 19 had been read"):
+                t.run_for(3.0)
+        else:
+            t.run_for(3.0)
+        send(t, (f"new{number}" for number in range(6, 26)))
+        t.run_until_done()
+        t.run_for(10)
+        assert {f"new{number}" for number in range(6, 26)} <= set(t.values("words"))
+        assert t.committed("lines", 0) == 26
+    assert is_allowed == ("lines/0 ended at offset 6, below 20" in caplog.text)
+
+
 def test_a_log_that_ends_below_what_is_planned_ends_no_process_where_losses_are_allowed() -> None:
     with running(copying(0.05), partitions=1, text=LOSSY, restart_on=()) as t:
         send(t, (f"old{number}" for number in range(200)))

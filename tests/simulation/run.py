@@ -29,12 +29,15 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 import time_left
+from simulation import source_logs
 from simulation.faults import OPT_IN, Fault
 from simulation.one_seed import SeedRun, run_seed
 from simulation.rare_events import SET_SEEDS, missing
 from simulation.shrink import shrink
 
 CHUNK = 10
+LOGS = "source logs: "
+"""Begins the text of what the search of source logs has found: another system, with faults of its own."""
 NOT_RUN = "not run, because the time was over"
 TWICE = 100
 """Of so many seeds one is run twice, and must give the same event log."""
@@ -62,6 +65,10 @@ def _run(seeds: list[int], also: Sequence[str] = ()) -> tuple[list[tuple[int, st
         counters += outcome.counters
         if outcome.error is not None:
             broken.append((seed, describe(outcome)))
+        logs = source_logs.run_seed(seed)
+        counters += Counter({LOGS + name: count for name, count in logs.counters.items()})
+        if logs.error is not None:
+            broken.append((seed, LOGS + describe(logs)))
         if seed % TWICE == 0:
             if run_seed(seed, also=also).events != outcome.events:
                 broken.append((seed, "two runs of the seed differ"))
@@ -69,7 +76,7 @@ def _run(seeds: list[int], also: Sequence[str] = ()) -> tuple[list[tuple[int, st
     return broken, counters
 
 
-def describe(outcome: SeedRun) -> str:
+def describe(outcome: SeedRun | source_logs.Outcome) -> str:
     """Return what broke, in one line."""
     return f"{type(outcome.error).__name__}: {str(outcome.error).partition(chr(10))[0]}"
 
@@ -148,9 +155,13 @@ def search(seeds: range, jobs: int, stop: bool, also: Sequence[str] = ()) -> int
     never = missing(counters) if len(seeds) >= SET_SEEDS and not stop and not left else []
     if never:
         print(f"the set is void, because it never had: {', '.join(never)}")
-    if broken and not stop:
+    of_systems = [seed for seed, text in broken if not text.startswith(LOGS)]
+    for seed, text in broken:
+        if text.startswith(LOGS):
+            print(f"seed {seed}, again: python tests/simulation/source_logs.py {seed}")
+    if of_systems and not stop:
         _prepare()
-        seed, _ = broken[0]
+        seed = of_systems[0]
         outcome = run_seed(seed, also=also)
         asked = "".join(f" --fault {name}" for name in also)
         print(f"seed {seed}, again: python tests/simulation/run.py --replay {seed}{asked}")

@@ -244,15 +244,14 @@ class StageTask:
                 if self._driver.fails_on_data_loss:
                     self._damaged.setdefault(place, (start, end))
                 continue
-            if (known := self._driver.places().get(place)) is None:
+            if place not in self._driver.places():
                 continue
-            _, ledger = known
-            was_planned = ledger.next_offset > start
+            if found is Found.FELL:
+                self._driver.check_fallen(place, start, end)
+                continue
             self._driver.check_sources()
             if found is Found.REMOVED:
                 log_lost(place, end - start, start, end - 1, "read")
-            elif found is Found.FELL and not (was_planned and ledger.next_offset <= start):
-                self._driver.check_fallen(place, start, end)  # unless the check of the sources has found it
 
     def _check_damaged(self) -> None:
         """Stop at damaged records once everything in front of them is done. Raises DataLoss."""

@@ -368,14 +368,16 @@ class SpoutDriver:
     def check_fallen(self, partition: tuple[str, int], end: int, position: int) -> None:
         """Act on a log that ended in front of records that were fetched, and that may have others there now.
 
-        What is not done is emitted again as it stands in the log now.
+        What is not done, or was beyond the end, is emitted again as it stands in the log now. Where the log
+        ends now says nothing: it may have been written again.
 
         Raises:
-            DataLoss: failOnDataLoss is true.
+            DataLoss: failOnDataLoss is true. What the check of the topics raises.
         """
-        check_fetched(self._options, partition, end, position)
-        slot, _ = self.places()[partition]
-        self._sources.emit_again(slot, end)
+        self._try(self._sources.check_now)
+        if (known := self.places().get(partition)) is not None:
+            self._sources.go_back(known[0], end)  # in any case: who starts next finds nothing wrong any more
+            check_fetched(self._options, partition, end, position)
 
     def check_sources(self) -> None:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""

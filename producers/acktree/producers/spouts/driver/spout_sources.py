@@ -78,31 +78,20 @@ class SpoutSources:
     def go_back_to_ends(self) -> None:
         """If a log ends before what is emitted of it, continue at its end, if the options allow it."""
         for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
-            self._go_back(slot, end)
+            self.go_back(slot, end)
 
-    def _go_back(self, slot: int, end: int) -> None:
-        """Continue where a log ended."""
+    def go_back(self, slot: int, end: int) -> None:
+        """Emit again, in another run, what may be another record now that a log has ended at ``end``."""
         task = find_task(self._tasks, slot)
         assert task is not None, "every slot that is read has its task"
         ledger = task.slots[slot]
-        task.counters["lost"] += ledger.open_from(end)
         self._commits.begin_run()
-        ledger.discard_from(min(end, ledger.frontier), self._commits.run)
+        if ledger.next_offset > end:
+            task.counters["lost"] += ledger.open_from(end)
+            ledger.discard_from(min(end, ledger.frontier), self._commits.run)
+        else:
+            ledger.renew(self._commits.run)
         self._commits.commit()  # immediately: old bits must not stand for new records
-
-    def emit_again(self, slot: int, end: int) -> None:
-        """Emit all of a partition again that is not done, in another run, after its log had ended there.
-
-        What was done of the records behind that does not count for those that stand there now.
-        """
-        task = find_task(self._tasks, slot)
-        assert task is not None, "every slot that is read has its task"
-        if task.slots[slot].next_offset > end:
-            self._go_back(slot, end)
-            return
-        self._commits.begin_run()
-        task.slots[slot].renew(self._commits.run)
-        self._commits.commit()
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, find out why."""
