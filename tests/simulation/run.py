@@ -79,7 +79,7 @@ def _run(seeds: list[int], also: Sequence[str] = ()) -> tuple[list[tuple[int, st
     return broken, counters
 
 
-def describe(outcome: SeedRun | source_logs.Outcome) -> str:
+def describe(outcome: SeedRun | source_logs.SourceLogsRun) -> str:
     """Return what broke, in one line."""
     return f"{type(outcome.error).__name__}: {str(outcome.error).partition(chr(10))[0]}"
 
