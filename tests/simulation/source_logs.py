@@ -92,7 +92,7 @@ class _LostEnd:
 
 
 @dataclass
-class Outcome:
+class SourceLogsRun:
     """What came of a seed."""
 
     seed: int
@@ -115,7 +115,7 @@ class _Lines(logging.Handler):
 class Search:
     """One seed: its topology, its faults, and what it knows of each record."""
 
-    def __init__(self, seed: int, outcome: Outcome) -> None:
+    def __init__(self, seed: int, outcome: SourceLogsRun) -> None:
         self.draw = random.Random(f"source logs {seed}")
         self.is_strict = seed % 4 == 3
         self.partitions = self.draw.choice([2, 3])
@@ -545,9 +545,9 @@ def _logged(keep: Callable[[str], None]) -> Iterator[None]:
             each.propagate = before
 
 
-def run_seed(seed: int) -> Outcome:
+def run_seed(seed: int) -> SourceLogsRun:
     """Run a seed, with small limits of what is read and planned ahead."""
-    outcome = Outcome(seed)
+    outcome = SourceLogsRun(seed)
     draw = random.Random(f"limits {seed}")
     limits = (
         mock.patch.object(SourceReader, "max_records", draw.choice([10, 100, 5_000])),

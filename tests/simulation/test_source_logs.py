@@ -33,6 +33,11 @@ def test_no_promise_is_broken():
     assert counters["stopped by DataLoss"]
 
 
+def test_what_was_done_beyond_a_lost_end_and_is_to_be_emitted_from_before_it_counts_no_more():
+    """Nobody compared the log's end with what is done above the next offset to emit."""
+    assert run_seed(39).error is None
+
+
 def test_two_runs_of_a_seed_are_equal():
     assert run_seed(3).events == run_seed(3).events
 

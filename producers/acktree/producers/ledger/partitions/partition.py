@@ -289,6 +289,11 @@ class PartitionLedger:
         behind.add_range(offset, max(offset, self.next_offset))
         return len(self._open(behind))
 
+    @property
+    def end_of_state(self) -> int:
+        """Behind the last offset that is emitted or done: after ``renew`` both differ."""
+        return max(self.next_offset, self.done.max() + 1) if self.done else self.next_offset
+
     def discard_from(self, offset: int, run: int) -> None:
         """Discard all state from an offset on, which is at most the frontier; ``run`` becomes the floor."""
         assert offset <= self.frontier, "what is not done stays known"

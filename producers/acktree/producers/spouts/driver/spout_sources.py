@@ -77,7 +77,8 @@ class SpoutSources:
 
     def go_back_to_ends(self) -> None:
         """If a log ends before what is emitted of it, continue at its end, if the options allow it."""
-        for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
+        beyond = self._watch.beyond_ends(self.topics, self._next_offsets(), self._ends_of_state())
+        for slot, end in beyond.items():
             self.go_back(slot, end)
 
     def go_back(self, slot: int, end: int) -> None:
@@ -86,7 +87,7 @@ class SpoutSources:
         assert task is not None, "every slot that is read has its task"
         ledger = task.slots[slot]
         self._commits.begin_run()
-        if ledger.next_offset > end:
+        if ledger.end_of_state > end:
             task.counters["lost"] += ledger.open_from(end)
             ledger.discard_from(min(end, ledger.frontier), self._commits.run)
         else:
@@ -120,6 +121,10 @@ class SpoutSources:
     def _next_offsets(self) -> dict[int, int]:
         ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
         return {slot: ledger.next_offset for slot, ledger in ledgers}
+
+    def _ends_of_state(self) -> dict[int, int]:
+        ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
+        return {slot: ledger.end_of_state for slot, ledger in ledgers}
 
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset.

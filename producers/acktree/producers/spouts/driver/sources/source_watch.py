@@ -103,14 +103,16 @@ class SourceWatch:
         """Check at the next call, whatever the time."""
         self._next_check_s = self._monotonic()
 
-    def beyond_ends(self, topics: SpoutTopics, next_offsets: Mapping[int, int]) -> dict[int, int]:
-        """Return by slot the ends of logs that end before the next offset to emit.
+    def beyond_ends(
+        self, topics: SpoutTopics, next_offsets: Mapping[int, int], ends_of_state: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return by slot the ends of logs that end before what is known of them.
 
         Raises:
             DataLoss: there is one, or a log begins behind it, and failOnDataLoss is true.
         """
         check_starts(topics, self._options, next_offsets)
-        return check_ends(topics, self._options, next_offsets)
+        return check_ends(topics, self._options, ends_of_state)
 
     def check_topics(self, topics: SpoutTopics, is_former: Callable[[str, str], bool]) -> None:
         """Refuse a topic by name and id of which ``is_former`` says that another one was read before.
