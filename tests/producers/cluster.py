@@ -191,8 +191,11 @@ class WorkerCluster:
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.{bolt}"})
         partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
         found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], DEADLINE_S)
+        filled = {each.partition for each in found if consumer.get_watermark_offsets(each, DEADLINE_S)[1]}
         consumer.close()
-        return {committed.partition: committed.offset for committed in found if committed.offset > 0}
+        return {
+            each.partition: each.offset for each in found if each.offset >= 0 and each.partition in filled
+        }
 
     def ends(self, short: str = "a") -> dict[int, int]:
         """Return the end offsets of a topic that has records, by partition."""
