@@ -29,6 +29,7 @@ from acktree.console.view.records.tree import (
 from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
 from acktree.console.view.wire_format import NO_SCHEMAS
+from acktree.core.kafka.log_reader import Found, LogRange
 from acktree.core.reports.stats import Report
 from console.test_page import published, reported, seen
 from console.test_page_in_chromium import PROBE, SCRIPT, visit
@@ -210,7 +211,9 @@ class DeadLetterCluster:
         return dict.fromkeys(places, 80)
 
     def scan(self, spans, *, whole=False):
-        yield [DeadRecord(offset) for span in spans.values() for offset in range(span.start, span.end)]
+        for place, span in spans.items():
+            records = [DeadRecord(offset) for offset in range(span.start, span.end)]
+            yield LogRange(place, Found.READ, span.start, span.end, records)
 
     def record(self, topic, partition, offset):
         return DeadRecord(offset)

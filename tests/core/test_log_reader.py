@@ -191,7 +191,7 @@ def test_a_log_that_a_new_leader_has_written_again_has_fallen_though_it_is_longe
     assert reader.read(10, 0.0) == []
 
 
-class Rebalancing(Scripted):
+class RebalancesInACall(Scripted):
     """A consumer whose group takes a partition away in a call, and gives it back from an offset on."""
 
     def consume(self, most: int, wait_s: float) -> list[Any]:
@@ -205,7 +205,7 @@ class Rebalancing(Scripted):
 
 
 def test_what_was_fetched_before_a_rebalance_in_the_same_call_does_not_count() -> None:
-    consumer = Rebalancing([(PLACE, 9), (OTHER, 4)], [(PLACE, 3)])
+    consumer = RebalancesInACall([(PLACE, 9), (OTHER, 4)], [(PLACE, 3)])
     reader = LogReader(consumer, "nowhere", "reader", {}, is_member=True)  # type: ignore[arg-type]
 
     def take_and_give_back() -> None:
@@ -221,7 +221,7 @@ def test_what_was_fetched_before_a_rebalance_in_the_same_call_does_not_count() -
     assert consumer.assigned == [(1, 5), (0, 3)]
 
 
-def test_a_member_that_may_not_read_what_it_subscribes_to_is_told() -> None:
+def test_a_member_that_may_not_read_what_it_subscribes_to_is_refused() -> None:
     """No partition of it is assigned yet; what is unreadable in one that was taken away says nothing."""
     refused, damaged = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG
     consumer = Scripted([(OTHER, 3, damaged)], [((PLACE[0], -1), None, refused)])

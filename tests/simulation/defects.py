@@ -241,8 +241,9 @@ DEFECTS = (
     Defect(
         "take an empty poll for the end of the state",
         f"{WORKER}/spouts/state_topic.py",
-        "            if message is None:\n                continue\n",
-        "            if message is None:\n                return\n",
+        "            for log_range in reader.read(MAX_RECORDS, 1.0):\n",
+        "            if not (ranges := reader.read(MAX_RECORDS, 1.0)):\n                return\n"
+        "            for log_range in ranges:\n",
     ),
     Defect(
         "store no attempts",
@@ -476,7 +477,7 @@ DEFECTS = (
     Defect(
         "read no further once the other owners are fenced",
         f"{WORKER}/spouts/state_topic.py",
-        "                self._read(consumer, states, lambda: states.token == token)  # to the last commit of each\n",
+        "                self._read(reader, states, lambda: states.token == token)  # to the last commit of each\n",
         "",
     ),
     Defect(

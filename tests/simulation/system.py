@@ -159,8 +159,8 @@ class WatchedTask(StageTask):
         return self._driver.breaker
 
     @property
-    def number(self) -> int:
-        return next(iter(self._driver.tasks))
+    def number(self) -> int | None:
+        return next(iter(self._driver.tasks), None)  # none before it is open
 
 
 class WatchedStage(StageWorker):

@@ -280,7 +280,8 @@ class LogReader:
 
     def _refuse(self, place: Place, error: KafkaError) -> None:
         """Raise an error with the next call: what has come goes first, or nobody would ever get it."""
-        self._refused = as_clear_error(error, self._bootstrap, "/".join(map(str, place)) if place[0] else "")
+        what = f"{place[0]}/{place[1]}, read as group {self._group}" if place[0] else f"group {self._group}"
+        self._refused = as_clear_error(error, self._bootstrap, what)
         self._refused.__cause__ = KafkaException(error)
 
     def _beyond(self, place: Place, end: int, position: _Position) -> list[LogRange]:
