@@ -10,8 +10,9 @@ TEST_JOBS ?= $(shell expr $$(nproc) + 3)
 # The slow ones work all the time, most of them with a Spark, brokers and workers of their own.
 SLOW_JOBS ?= $(shell expr $$(nproc) + 1)
 # What `make test` may take, user and system time of all of its processes, counted for a machine of a certain speed (see
-# tests/run.py); with CI set, a run that takes more fails. The goal is 750; how far the count varies is not known yet.
-CPU_BUDGET_S := 850
+# tests/run.py); with CI set, a run that takes more fails. The goal is 750; two runs of nearly the same code counted 805
+# and 837.
+CPU_BUDGET_S := 900
 BIN    := $(VENV)/bin
 # Bytecode is kept, else each process of a run compiles all modules it imports.
 PYTHON_RUN := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python

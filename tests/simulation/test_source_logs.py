@@ -42,6 +42,7 @@ def test_two_runs_of_a_seed_are_equal():
     assert run_seed(3).events == run_seed(3).events
 
 
+@pytest.mark.slow
 def test_records_of_a_lost_end_that_are_executed_for_new_ones_are_found(monkeypatch):
     """A record that waits has only its offset, and takes the anchor that its offset has at present."""
 
@@ -60,6 +61,7 @@ def test_records_of_a_lost_end_that_are_executed_for_new_ones_are_found(monkeypa
     first_broken(range(30, 50))  # it takes a slow record in front of others while their log falls
 
 
+@pytest.mark.slow
 def test_a_lost_end_that_is_not_reported_is_found(monkeypatch):
     def wait_on(reader, _place, _end, position):
         reader._wait(position)
