@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -9,9 +10,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
-from acktree.core.kafka.log_reader import LogReader, reader_settings
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, Place, reader_settings
 from acktree.core.kafka.settings import producer_settings
 from acktree.producers.spouts.driver.one_record import read_records
+from acktree.testing.kafka.clients.message import SimulatedMessage
 
 pytestmark = pytest.mark.simulated
 
@@ -64,3 +66,20 @@ def test_a_record_beyond_the_end_of_the_log_is_unknown(
         pytest.raises(BrokerUnreachable, match="lies beyond the end of the log"),
     ):
         topic.value(RECORDS + behind)
+
+
+class Falls:
+    """A log that falls just behind a record, which comes in the same answer."""
+
+    places: ClassVar[list[Place]] = []
+
+    def begin(self, starts):
+        pass
+
+    def read(self, _most, _wait_s):
+        record = SimulatedMessage("t", 0, 3)
+        return [LogRange(("t", 0), Found.READ, 3, 4, [record]), LogRange(("t", 0), Found.FELL, 2, 4)]
+
+
+def test_a_record_that_came_before_its_log_fell_is_returned() -> None:
+    assert set(read_records(Falls(), ("t", 0), [3], "nowhere")) == {3}

@@ -51,19 +51,19 @@ def read_records(
     timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
     found: dict[int, Message] = {}
     wanted = sorted(set(offsets), reverse=True)
-    is_begun, deadline_s = False, world.monotonic_s() + timeout_s
+    deadline_s = world.monotonic_s() + timeout_s
     try:
         while wanted:
-            if not is_begun or wanted[-1] - log.next_offset(partition) > MAX_GAP:
+            if partition not in log.places or wanted[-1] - log.next_offset(partition) > MAX_GAP:
                 log.begin({partition: wanted[-1]})
-                is_begun = True
             if world.monotonic_s() >= deadline_s:
                 raise _beyond(partition, wanted[-1])
             for _, kind, start, end, records, error in log.read(MAX_GAP, min(WAIT_S, timeout_s)):
+                if not wanted:
+                    break  # all was found in front of it
                 if kind is Found.GONE:
                     raise as_clear_error(error, bootstrap, "/".join(map(str, partition)))
                 if kind is Found.FELL:
-                    is_begun = False
                     raise _beyond(partition, wanted[-1])
                 deadline_s = world.monotonic_s() + timeout_s
                 there = {message.offset() or 0: message for message in records}
@@ -79,7 +79,7 @@ def read_records(
                     elif kind is Found.DAMAGED and damaged is not None:
                         damaged.add(offset)
     finally:
-        if is_begun and partition in log.places:
+        if partition in log.places:
             log.end([partition])
     return found
 
