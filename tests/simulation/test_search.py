@@ -2,6 +2,8 @@
 
 import logging
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -35,10 +37,10 @@ def _no_logs():
     logging.disable(logging.NOTSET)
 
 
-def first_broken(seeds: range) -> int:
-    """Return the first seed that breaks a promise."""
+def first_broken(seeds: range, run: Callable[[int], Any] = run_seed) -> int:
+    """Return the first seed that breaks a promise, as ``run`` says."""
     for seed in seeds:
-        error = run_seed(seed).error
+        error = run(seed).error
         if error is not None:
             assert isinstance(error, BrokenPromise), error
             return seed

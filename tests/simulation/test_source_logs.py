@@ -9,20 +9,10 @@ from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.source_reader import size_of
 from acktree.producers.stages.stage_task import StageTask
-from simulation.checker import BrokenPromise
 from simulation.source_logs import run_seed
+from simulation.test_search import first_broken
 
 SEEDS = range(10)
-
-
-def first_broken(seeds: range) -> int:
-    """Return the first seed that breaks a promise."""
-    for seed in seeds:
-        error = run_seed(seed).error
-        if error is not None:
-            assert isinstance(error, BrokenPromise), error
-            return seed
-    pytest.fail(f"none of the seeds {seeds} found the defect")
 
 
 def test_no_promise_is_broken():
@@ -58,7 +48,7 @@ def test_records_of_a_lost_end_that_are_executed_for_new_ones_are_found(monkeypa
 
     right = PlannedRecords.take
     monkeypatch.setattr(PlannedRecords, "take", take)
-    first_broken(range(30, 50))  # it takes a slow record in front of others while their log falls
+    first_broken(range(30, 50), run_seed)  # it takes a slow record in front of others while their log falls
 
 
 @pytest.mark.slow
@@ -68,7 +58,7 @@ def test_a_lost_end_that_is_not_reported_is_found(monkeypatch):
         return []
 
     monkeypatch.setattr(LogReader, "_beyond", wait_on)
-    first_broken(range(20, 40))
+    first_broken(range(20, 40), run_seed)
 
 
 def test_a_lost_end_that_only_the_check_of_the_sources_acts_on_is_found(monkeypatch):
@@ -81,4 +71,4 @@ def test_a_lost_end_that_only_the_check_of_the_sources_acts_on_is_found(monkeypa
 
     right = StageTask._look_at
     monkeypatch.setattr(StageTask, "_look_at", look_at)
-    first_broken(range(20))
+    first_broken(range(20), run_seed)

@@ -168,12 +168,6 @@ def was_fenced(error: BaseException) -> bool:
     return reason is not None and (is_producer_lost(reason) or may_be_fenced(reason))
 
 
-def was_damaged(error: BaseException) -> bool:
-    """Return whether an acktree error means that records cannot be read: their bytes are damaged."""
-    reason = reason_of(error)
-    return reason is not None and is_damaged(reason)
-
-
 def reason_of(error: BaseException) -> KafkaError | None:
     """Return the KafkaError that an acktree error was made of, None if it was made of none."""
     cause = error.__cause__

@@ -74,8 +74,8 @@ class BoltDriver:
         committed = self._known_to_group(self.topics.partitions)
         known = committed | {place: max(each.end, committed.get(place, 0)) for place, each in ranges.items()}
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
-        starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
-        self.topics.whole(starts, new)
+        found = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
+        starts = self.topics.whole(found, new)
         for source in self.topics.partitions:
             self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
         self._check_at_s = self._monotonic() + CHECK_INTERVAL_S
