@@ -1,6 +1,8 @@
 """Settings of our clients: a promise stands where nobody says otherwise, and only our own code may."""
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,6 +19,7 @@ from acktree.core.kafka.clients import (
 )
 from acktree.core.kafka.outages import ClientLog
 from acktree.core.kafka.settings import consumer_settings
+from acktree.producers.spouts.outside_commit import commit_offsets
 
 
 def test_a_group_without_a_commit_starts_at_the_beginning_unless_code_asks_otherwise():
@@ -83,6 +86,33 @@ def test_a_broker_that_never_becomes_ready_is_an_error(monkeypatch):
     monkeypatch.setattr("acktree.core.kafka.clients.READY_TIMEOUT_S", 0.0)
     with pytest.raises(KafkaException):
         retry_until_ready(answers(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 10))
+
+
+def test_a_commit_from_outside_of_a_group_waits_for_its_coordinator():
+    commit = answers(KafkaError._WAIT_COORD, KafkaError.NOT_COORDINATOR)
+    offsets = [TopicPartition("lines", 0, 3)]
+    commit_offsets(cast(Any, Committing(lambda: [commit()] and offsets)), offsets, "g", "there")
+    assert commit() == "done"
+
+
+def test_a_commit_that_one_partition_refuses_is_repeated_whole():
+    place = TopicPartition("lines", 0, 3)
+    moved = SimpleNamespace(error=KafkaError(KafkaError.NOT_COORDINATOR))
+    replies = [[place, moved], [place, place]]
+    commit_offsets(cast(Any, Committing(lambda: replies.pop(0))), [place, place], "g", "there")
+    assert not replies
+
+
+class Committing:
+    """A client of the broker that answers commits as it is given."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self._answer = answer
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> Any:
+        assert offsets
+        assert not asynchronous
+        return self._answer()
 
 
 class FatalProducer:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from acktree.core.kafka.clients import retry_until_ready
 from acktree.core.kafka.errors import clear_errors, is_membership_lost
 from acktree.wire.errors import AcktreeError
 
@@ -21,17 +22,20 @@ class GroupInUse(AcktreeError):
 
 
 def commit_offsets(consumer: Consumer, offsets: Sequence[TopicPartition], group: str, bootstrap: str) -> None:
-    """Commit explicit offsets and check every partition's error.
+    """Commit explicit offsets and check every partition's error; wait while the coordinator is not ready.
 
     Raises:
         GroupInUse: the group has members.
         BrokerUnreachable, BrokerRefused: the broker does not answer, or rejects a partition's offset.
     """
-    try:
-        answer = consumer.commit(offsets=list(offsets), asynchronous=False) or []
-        for partition in answer:
+
+    def commit() -> None:
+        for partition in consumer.commit(offsets=list(offsets), asynchronous=False) or ():
             if partition.error is not None:
                 raise KafkaException(partition.error)
+
+    try:
+        retry_until_ready(commit)
     except KafkaException as error:
         if is_membership_lost(error.args[0]):
             raise GroupInUse(
