@@ -172,12 +172,12 @@ def test_an_unmoved_cut_is_not_committed_again(own):
     consumer = RecordingConsumer()
     reader = reader_of(consumer)
     own.on_assign(reader, places(INITS, ACKS))
-    own.commit(consumer)
+    own.commit(reader)
     assert consumer.commits == []
     own.partitions[0].clock.acks.reach(2)
-    own.commit(consumer)
+    own.commit(reader)
     own.on_commit(None, [TopicPartition(INITS, 0, 0), TopicPartition(ACKS, 0, 2)])
-    own.commit(consumer)
+    own.commit(reader)
     assert len(consumer.commits) == 1
 
 
@@ -186,9 +186,9 @@ def test_a_refused_commit_is_retried(own):
     reader = reader_of(consumer)
     own.on_assign(reader, places(INITS, ACKS))
     own.partitions[0].clock.acks.reach(2)
-    own.commit(consumer)
+    own.commit(reader)
     own.on_commit(KafkaError(KafkaError.ILLEGAL_GENERATION), [])
-    own.commit(consumer)
+    own.commit(reader)
     assert len(consumer.commits) == 2
     assert own.failed_commits == 1
 

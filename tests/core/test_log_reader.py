@@ -131,7 +131,7 @@ class Scripted:
 def message(entry: Any) -> Any:
     place, offset, code, *text = entry if len(entry) >= 3 else (*entry, None)
     error = None if code is None else KafkaError(code, *text)
-    about = {"topic": place[0], "partition": place[1], "offset": offset, "error": error}
+    about = {"topic": place[0], "partition": place[1], "offset": offset, "error": error, "leader_epoch": None}
     return SimpleNamespace(**{name: lambda value=value: value for name, value in about.items()})
 
 

@@ -75,6 +75,9 @@ class RecordOfOther:
     def error(self):
         return None
 
+    def leader_epoch(self):
+        return None
+
 
 def test_a_record_that_is_read_in_a_rebalance_waits_until_it_is_executed():
     reader = member(RevokesWhileItReads())

@@ -105,6 +105,24 @@ def test_a_worker_starts_at_the_end_of_a_log_that_ends_below_its_commit(caplog, 
 
 @EXACTLY_ONCE
 @PROTOCOLS
+def test_a_worker_executes_what_a_new_leader_has_written_below_its_commit(caplog, protocol, exactly_once):
+    """While nobody runs, and beyond the commit: only the leader epoch of the commit shows it."""
+    with topology(exactly_once=exactly_once, protocol=protocol) as tester:
+        send(tester, range(25))
+        tester.run_until_done()
+        tester.kill("count", restart_after_s=20.0)
+        log, committed = tester.cluster.log("in", 0), tester.committed("in", 0, "count")
+        log.truncate(committed - 5, by_new_leader=True)
+        new = send(tester, range(100, 140))
+        tester.run_until_done()
+        assert log.end_offset > committed
+        assert {CountTuples.executed[each] for each in new} == {1}
+    (said,) = [record for record in caplog.records if getattr(record, "action", "") == "log_end_fell"]
+    assert f"in[0] ends at offset {committed - 5}, below {committed}" in said.getMessage()
+
+
+@EXACTLY_ONCE
+@PROTOCOLS
 def test_a_log_truncated_below_a_worker_is_read_from_its_new_end(protocol, exactly_once):
     with topology(exactly_once=exactly_once, protocol=protocol) as tester:
         send(tester, range(25))

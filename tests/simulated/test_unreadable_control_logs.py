@@ -74,6 +74,23 @@ def test_an_acker_that_takes_over_above_the_end_of_a_control_log_continues_there
     assert messages(caplog, "log_end_fell")
 
 
+@TOPICS
+@PROTOCOLS
+def test_an_acker_that_takes_over_reads_what_a_new_leader_has_written_below_its_cut(caplog, protocol, topic):
+    """And beyond it: only the leader epoch of the commit shows that."""
+    with topology(protocol) as tester:
+        send(tester, 5)
+        tester.run_until_done()
+        tester.run_for(3.0)
+        tester.kill("acker", restart_after_s=30.0)
+        log = tester.cluster.log(topic, 0)
+        log.truncate(log.end_offset - 3, by_new_leader=True)
+        send(tester, 12)
+        tester.run_until_done()
+        assert not tester.replays("lines")
+    assert len(messages(caplog, "log_end_fell")) == 1
+
+
 def test_an_acker_keeps_what_it_has_folded_of_a_truncated_log():
     with topology() as tester:
         tester.kill("last", restart_after_s=5.0)

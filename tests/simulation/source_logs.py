@@ -8,10 +8,11 @@ where a record that stands in the log below the committed offset was never execu
 records were passed without a log line and a count, or passed at all although ``fail_on_data_loss`` is true;
 and where a stage stops by anything but a DataLoss that names the partition of a loss.
 
-Invariant: a lost end can be seen. The simulated consumer knows no leader epochs, and a log that was written
-again past a reader's position between two of its fetches looks as if nothing had happened. So nobody writes
-to a log that has lost its end before the reader of the stage has said so, or has fetched it for longer than
-it takes to tell a lost end from a leader that lags behind. Nor does a process die in the moment after that.
+Invariant: a lost end can be seen. One that a new leader lacks shows by the leader epochs, whoever reads or
+starts, and whatever was written since. Where the epoch stays, a log that was written again past a reader's
+position between two of its fetches looks as if nothing had happened. So nobody writes to such a log before
+the reader of the stage has said so, or has fetched it for longer than it takes to tell a lost end from a
+leader that lags behind. Nor does a process die in the moment after that.
 """
 
 import logging
@@ -264,10 +265,14 @@ class Search:
                 each.fate = fate
 
     def lose_end(self, partition: int, first: int) -> None:
-        """Lose a log from an offset on; nothing is written before that can have been seen."""
+        """Lose a log from an offset on; without a new leader nothing is written before that can be seen."""
         log = self.log(partition)
         self.lose(partition, "truncated", first, log.end_offset)
-        log.truncate(first)
+        if by_new_leader := self.draw.random() < 0.6:
+            self.count("written again")
+        log.truncate(first, by_new_leader=by_new_leader)
+        if by_new_leader and partition not in self._unseen:
+            return
         self._unseen[partition] = _LostEnd(self.draw.choice([0.0, 1.0, self.draw.uniform(0.0, 8.0)]))
 
     def _follow_lost_ends(self, seconds: float) -> None:

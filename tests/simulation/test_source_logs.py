@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acktree.core.kafka.log_reader import LogReader
+from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.source_reader import size_of
 from acktree.producers.stages.stage_task import StageTask
@@ -19,7 +20,8 @@ def test_no_promise_is_broken():
     outcomes = [run_seed(seed) for seed in SEEDS]
     assert {each.seed: each.error for each in outcomes if each.error is not None} == {}
     counters = sum((each.counters for each in outcomes[1:]), outcomes[0].counters)
-    assert all(counters[name] for name in ("damaged", "removed", "truncated", "passed and said so"))
+    names = "damaged", "removed", "truncated", "written again", "passed and said so"
+    assert all(counters[name] for name in names)
     assert counters["stopped by DataLoss"]
 
 
@@ -72,3 +74,8 @@ def test_a_lost_end_that_only_the_check_of_the_sources_acts_on_is_found(monkeypa
     right = StageTask._look_at
     monkeypatch.setattr(StageTask, "_look_at", look_at)
     first_broken(range(20), run_seed)
+
+
+def test_a_start_that_does_not_know_whose_log_was_read_is_found(monkeypatch):
+    monkeypatch.setattr(PartitionLedger, "saw", lambda _ledger, _epoch: None)
+    first_broken(range(30, 40), run_seed)

@@ -183,7 +183,7 @@ class Acker:
         if self._is_due("refresh", REFRESH_INTERVAL_S):
             self._refresh_topology()
         if self._is_due("commit", COMMIT_INTERVAL_S):
-            self.ownership.commit(self.reader.consumer)
+            self.ownership.commit(self.reader)
         if self._is_due("report", STATS_INTERVAL_S):
             self._report()
 

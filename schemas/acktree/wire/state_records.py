@@ -89,6 +89,27 @@ class LiveCommand(NamedTuple):
     offsets: bytes
 
 
+class LogEpoch(NamedTuple):
+    """Whose log was read: below ``end`` it is as the leader of this epoch had it; -1 is not known.
+
+    Where a later leader's log ends this epoch below ``end``, other records stand from there on (KIP-320).
+    """
+
+    epoch: int
+    end: int
+
+    def at(self, offset: int) -> int:
+        """Return the epoch to give back with a position, -1 if that is not known."""
+        return self.epoch if 0 <= offset <= self.end else -1
+
+    def below(self, end: int) -> "LogEpoch":
+        """Return what still holds of a log that has fallen to ``end``."""
+        return self._replace(end=min(self.end, end))
+
+
+UNKNOWN_EPOCH = LogEpoch(-1, 0)
+
+
 class SlotState(NamedTuple):
     """The state of a source partition; ``done`` is a Roaring bitmap. See SlotState.avsc."""
 
@@ -102,6 +123,7 @@ class SlotState(NamedTuple):
     blocks: Sequence[EmittedBlocks] = ()
     attempts: Sequence[Attempts] = ()
     command: LiveCommand | None = None
+    epoch: LogEpoch = UNKNOWN_EPOCH
 
     @property
     def sets(self) -> list[bytes]:
@@ -193,6 +215,7 @@ def encode_slot_state(state: SlotState) -> bytes:
             items_bytes([b"".join(map(zigzag, blocks)) for blocks in state.blocks]),
             items_bytes([_attempts(each) for each in state.attempts]),
             zigzag(0) if state.command is None else zigzag(1) + _command(state.command),
+            *map(zigzag, state.epoch),
         )
     )
 
@@ -250,7 +273,7 @@ def decode_slot_state(data: bytes) -> SlotState:
     head = _offset(reader), _offset(reader), _run(reader), _read_bytes(reader)
     more = _offset(reader), _read_boolean(reader), _offset(reader)
     lists = reader.items(4, _read_blocks), reader.items(6, _read_attempts)
-    state = SlotState(*head, *more, *lists, _read_command(reader))
+    state = SlotState(*head, *more, *lists, _read_command(reader), _read_epoch(reader))
     reader.end()
     if state.next_offset < state.frontier:
         raise MalformedRecord(f"frontier {state.frontier} behind the next offset {state.next_offset}")
@@ -279,6 +302,13 @@ def _read_command(reader: Reader) -> LiveCommand | None:
         return None
     head = reader.int32(), _offset(reader), _run(reader), _offset(reader)
     return LiveCommand(*head, _read_bytes(reader))
+
+
+def _read_epoch(reader: Reader) -> LogEpoch:
+    epoch = LogEpoch(reader.int32(), _offset(reader))
+    if epoch.epoch < -1:
+        raise MalformedRecord(f"leader epoch {epoch.epoch} is negative")
+    return epoch
 
 
 def _read_bytes(reader: Reader) -> bytes:

@@ -108,7 +108,7 @@ class TopologyTester(RunningTopology):
         self._check_open()
         self._results.log(topic, partition)
         (spout,) = (name for name, table in self.topology.spouts.items() if topic in table.topics)
-        self._results.group_of(spout).commit([(topic, partition, offset, "")], "", -1, "operator")
+        self._results.group_of(spout).commit([(topic, partition, offset, "", -1)], "", -1, "operator")
 
     # Results.
 

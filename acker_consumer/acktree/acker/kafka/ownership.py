@@ -6,7 +6,7 @@ own calls.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -14,8 +14,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from acktree.acker.folding.cut import Positions
 from acktree.acker.folding.partition import Partition
 from acktree.core import world
-from acktree.core.kafka.log_reader import LogReader, Place
+from acktree.core.kafka.log_reader import LogReader, Place, epoch_of
 from acktree.wire.errors import AcktreeError
+from acktree.wire.state_records import LogEpoch
 
 HALF_GRACE_S = 10.0
 COMMITTED_DEADLINE_S, RETRY_PAUSE_S = 30.0, 0.1
@@ -55,7 +56,7 @@ class Ownership:
         self.topics = topics
         self._make_partition, self._on_drop, self._flush, self._now_s = make_partition, on_drop, flush, now_s
         self._owned: dict[int, Owned] = {}
-        self._other_halves: dict[Place, int] = {}
+        self._other_halves: dict[Place, LogEpoch] = {}
         self.paused: frozenset[Place] = frozenset()
         """The partitions that wait because they are ahead."""
         self.is_leaving = False
@@ -83,32 +84,35 @@ class Ownership:
         cuts = self._committed(
             reader.consumer, [(topic, number) for number in numbers for topic in self.topics]
         )
-        starts = {place: cut or OFFSET_BEGINNING for place, cut in cuts.items()}
-        reader.begin({place: starts.pop(place) for place in mine})
+        others = dict(cuts)
+        _begin(reader, {place: others.pop(place) for place in mine})
         for topic, number in mine:
             self._owned.setdefault(number, Owned(half_since_s=self._now_s())).halves.add(topic)
         for number in numbers:
             owned = self._owned[number]
             self._end(owned)
             if len(owned.halves) == len(self.topics):
-                owned.committed = Positions(*(cuts[topic, number] for topic in self.topics))
+                owned.committed = Positions(*(cuts[topic, number].end for topic in self.topics))
                 owned.partition = self._make_partition(owned.committed)
                 self.refolds += owned.committed != NO_COMMIT
                 log.info("action=take_over partition=%d cut=%d,%d", number, *owned.committed)
-                self._other_halves |= {place: at for place, at in starts.items() if place[1] == number}
+                self._other_halves |= {place: at for place, at in others.items() if place[1] == number}
 
     def begin_other_halves(self, reader: LogReader) -> Collection[Place]:
         """Read the halves from the cut on that were assigned before the other ones; return which.
 
         What has come of them does not count. This is not for callbacks: what is fetched may outlive them.
         """
-        starts, self._other_halves = self._other_halves, {}
-        if starts:
-            reader.begin(starts)
-        return starts.keys()
+        cuts, self._other_halves = self._other_halves, {}
+        if cuts:
+            _begin(reader, cuts)
+        return cuts.keys()
 
-    def _committed(self, consumer: Consumer, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return the committed offsets, 0 where there is none; retry what a rebalance refuses."""
+    def _committed(self, consumer: Consumer, places: list[Place]) -> dict[Place, LogEpoch]:
+        """Return the committed offsets, 0 where there is none, and whose logs were read up to them.
+
+        Retries what a rebalance refuses.
+        """
         if not places:
             return {}
         deadline_s = self._now_s() + COMMITTED_DEADLINE_S
@@ -118,7 +122,7 @@ class Ownership:
                 for place in found:
                     if place.error is not None:
                         raise KafkaException(place.error)
-                return {(place.topic, place.partition): max(place.offset, 0) for place in found}
+                return {(place.topic, place.partition): epoch_of(place) for place in found}
             except KafkaException as error:
                 if self._now_s() > deadline_s:
                     raise
@@ -128,7 +132,7 @@ class Ownership:
     def on_revoke(self, reader: LogReader, revoked: list[TopicPartition]) -> None:
         """Commit the cuts of revoked partitions while the group still accepts them; drop the states."""
         numbers = {place.partition for place in revoked}
-        offsets = self._changed_cuts(numbers)
+        offsets = self._changed_cuts(numbers, reader)
         if offsets and self._flush():
             try:
                 reader.consumer.commit(offsets=offsets, asynchronous=False)
@@ -156,14 +160,14 @@ class Ownership:
                 continue
             owned.committed = Positions(inits.offset, acks.offset)
 
-    def commit(self, consumer: Consumer) -> None:
+    def commit(self, reader: LogReader) -> None:
         """Flush the results, and commit the cuts that moved once all results are with the broker."""
         # Life of an ack, step 12.
-        offsets = self._changed_cuts(self._owned)
+        offsets = self._changed_cuts(self._owned, reader)
         if not offsets or not self._flush():
             return
         try:
-            consumer.commit(offsets=offsets, asynchronous=True)
+            reader.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             self.failed_commits += 1
             log.info("action=commit_refused reason=%s", error)
@@ -197,15 +201,15 @@ class Ownership:
                 "the assignor range"
             )
 
-    def _changed_cuts(self, numbers: object) -> list[TopicPartition]:
-        assert isinstance(numbers, set | dict)
+    def _changed_cuts(self, numbers: Iterable[int], reader: LogReader) -> list[TopicPartition]:
         offsets = []
         for number in numbers:
             owned = self._owned.get(number)
             if owned is None or owned.partition is None or owned.partition.cut == owned.committed:
                 continue
-            cut = zip(self.topics, owned.partition.cut, strict=True)
-            offsets += [TopicPartition(topic, number, offset) for topic, offset in cut]
+            for topic, offset in zip(self.topics, owned.partition.cut, strict=True):
+                epoch = reader.epoch((topic, number)).epoch
+                offsets.append(TopicPartition(topic, number, offset, leader_epoch=epoch))
         return offsets
 
     def _end(self, owned: Owned) -> None:
@@ -225,3 +229,8 @@ class Ownership:
             owned.halves.discard(place[0])
             if not owned.halves:
                 del self._owned[place[1]]
+
+
+def _begin(reader: LogReader, cuts: Mapping[Place, LogEpoch]) -> None:
+    """Read from the cuts on, or from the earliest record where there is none."""
+    reader.begin({place: cut.end or OFFSET_BEGINNING for place, cut in cuts.items()}, cuts)

@@ -20,7 +20,7 @@ from acktree.core import world
 from acktree.core.errors import MissingTopic
 from acktree.core.kafka import errors
 from acktree.core.kafka.clients import make_admin, metadata_of, refuse_missing, retry_until_ready
-from acktree.core.kafka.log_reader import Found, LogRange, LogReader
+from acktree.core.kafka.log_reader import Found, LogRange, LogReader, epoch_of
 from acktree.core.kafka.outages import log_retry
 from acktree.core.kafka.settings import Settings
 from acktree.core.reports.liveness import Liveness
@@ -33,6 +33,7 @@ from acktree.producers.collecting.arithmetic.done_above import (
 from acktree.producers.kafka.back_pressure import BATCH_RECORDS, BackPressure
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.tuples import Hand, Place, Record, Tuple, place_of
+from acktree.wire.state_records import LogEpoch
 
 Revoked = Callable[[list[Place]], None]
 Assigned = Callable[[list[Place]], None]
@@ -100,7 +101,8 @@ class Inputs:
                 return
             self.clear(_places(partitions))
             self._fence_previous_owners(_places(partitions))
-            self._log.begin(_offsets(self._load_committed(partitions)))
+            committed = self._load_committed(partitions)
+            self._log.begin(_offsets(committed), _epochs(committed))
             assigned(_places(partitions))
 
         callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
@@ -231,7 +233,8 @@ class Inputs:
             owner = b"" if place in leaving else self._owner
             frontier = self._frontier(place, waiting.get(place, next_offset), owner)
             if self._committed.get(place) != frontier:
-                moved.append(TopicPartition(*place, frontier[0], metadata=frontier[1]))
+                epoch = self._log.epoch(place).epoch
+                moved.append(TopicPartition(*place, frontier[0], metadata=frontier[1], leader_epoch=epoch))
         return moved
 
     def _first_waiting(self) -> dict[Place, int]:
@@ -274,13 +277,14 @@ class Inputs:
         self.troubles.clear()  # they are met again
         for known in (self._committed, self._above):
             known.clear()
-        starts = _offsets(self._load_committed([TopicPartition(*place) for place in self._log.places]))
+        committed = self._load_committed([TopicPartition(*place) for place in self._log.places])
+        starts = _offsets(committed)
         for place, offset in starts.items():
             if 0 <= self._shrunk.get(place, offset) < offset:
                 starts[place] = self._shrunk[place]
                 self._above.pop(place, None)
         self.back_pressure.resume()
-        self._log.begin(starts)
+        self._log.begin(starts, _epochs(committed))
 
     def _load_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the committed offsets, or the beginning; from now on skip what is done above them."""
@@ -336,6 +340,11 @@ def check_error(error: KafkaError, bootstrap: str) -> None:
 
 def _places(partitions: Iterable[TopicPartition]) -> list[Place]:
     return [(partition.topic, partition.partition) for partition in partitions]
+
+
+def _epochs(committed: Iterable[TopicPartition]) -> dict[Place, LogEpoch]:
+    """Return whose logs were read up to committed offsets, where the commits say so."""
+    return {(place.topic, place.partition): epoch_of(place) for place in committed}
 
 
 def _offsets(partitions: Iterable[TopicPartition]) -> dict[Place, int]:

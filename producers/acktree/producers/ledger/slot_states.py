@@ -66,6 +66,7 @@ def state_of(ledger: PartitionLedger, now_s: float) -> SlotState:
         [EmittedBlocks(each.start, each.end, each.size, each.run) for each in ledger.blocks.ranges],
         _attempts(ledger, now_s),
         stored or None,
+        ledger.epoch,
     )
 
 
@@ -101,6 +102,7 @@ def ledger_of(
     ledger = PartitionLedger(state.frontier, state.next_offset, state.floor, policy, block)
     ledger.done = offsets_of(state.done)
     ledger.limit.allowed = state.limit
+    ledger.epoch = state.epoch
     ledger.blocks.ranges = [BlockRange(*each) for each in state.blocks]
     ledger.resume(emitted_s)
     if (stored := state.command) is not None:

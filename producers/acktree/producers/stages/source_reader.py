@@ -16,6 +16,7 @@ from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import Settings
 from acktree.producers.tuples import Place, Record
+from acktree.wire.state_records import LogEpoch
 
 MAX_RECORDS = 5_000
 """At most this many are read at a time, and kept of a partition before it is paused."""
@@ -78,8 +79,11 @@ class SourceReader:
         self._record_bytes = RECORD_BYTES
         """The size of the largest record that was read last."""
 
-    def follow(self, wanted: Mapping[Place, int]) -> None:
-        """Read these partitions and no others, each from its next offset on; forget what has ended."""
+    def follow(self, wanted: Mapping[Place, int], epochs: Mapping[Place, LogEpoch]) -> None:
+        """Read these partitions and no others, each from its next offset on; forget what has ended.
+
+        ``epochs``: whose logs were read up to there, by this process or by an earlier one.
+        """
         for place in self.ended:
             del self._fetched[place]
         self.ended.clear()
@@ -89,7 +93,7 @@ class SourceReader:
             del self._fetched[place]
         moved = {place: at for place, at in wanted.items() if self._is_moved(place, at)}
         if moved:
-            self._log.begin(moved)
+            self._log.begin(moved, epochs)
         self._fetched |= {place: _Fetched(at) for place, at in moved.items()}
 
     def _is_moved(self, place: Place, next_offset: int) -> bool:
@@ -144,6 +148,10 @@ class SourceReader:
         """Return the offset behind the last one that is known of a partition, None for one not followed."""
         fetched = self._fetched.get(place)
         return None if fetched is None else fetched.end
+
+    def epoch(self, place: Place) -> LogEpoch:
+        """Return whose log was read of a partition that is followed."""
+        return self._log.epoch(place)
 
     def gap(self, place: Place) -> int:
         """Return how many offsets at the start of what is fetched are known to hold nothing."""

@@ -189,11 +189,11 @@ class StageTask:
             self.progress.begin_turn()
         with self.progress.waiting():
             self._driver.service(0.0)
-        self._reader.follow(self._wanted())
+        self._follow()
         if troubles := self._reader.read(self._wait_s(), self._planned.held_bytes):
             with self.progress.waiting():
                 self._look_at(troubles)
-            self._reader.follow(self._wanted())
+            self._follow()
         self._check_damaged()
         self._add_waiting()
         self._plan()
@@ -218,8 +218,8 @@ class StageTask:
     def _in_hand(self) -> list[Tuple]:
         return [tup for hand in self._planned.hands.values() for tup in hand.values()]
 
-    def _wanted(self) -> dict[Place, int]:
-        """Return what to read from where, after letting go of what was planned before a rewind."""
+    def _follow(self) -> None:
+        """Read what the driver continues with, after letting go of what was planned before a rewind."""
         rewound: list[Place] = []
         for place, (_, ledger) in self._driver.places().items():
             if self._floors.get(place, ledger.floor) != ledger.floor:
@@ -234,7 +234,8 @@ class StageTask:
                     (version, of, generation, [at for at in offsets if at in places[place][1].unwritten])
                     for version, of, generation, offsets in self._leaderless.pop(place, ())
                 ]
-        return self._driver.next_offsets()
+        epochs = {place: ledger.epoch for place, (_, ledger) in self._driver.places().items()}
+        self._reader.follow(self._driver.next_offsets(), epochs)
 
     def _look_at(self, troubles: Sequence[LogRange]) -> None:
         """Act on what cannot be read. Raises DataLoss: records are lost, and failOnDataLoss is true."""
@@ -265,8 +266,9 @@ class StageTask:
         wanted = max(MAX_PLANNED, 2 * self._execution.max_records)
         has_room = 2 * len(self._planned) <= wanted and 2 * self._planned.held_bytes <= self._reader.max_bytes
         ends: dict[int, int] = {}
-        for place, (slot, _) in self._driver.places().items() if has_room else ():
+        for place, (slot, ledger) in self._driver.places().items() if has_room else ():
             if (end := self._reader.end(place)) is not None:
+                ledger.saw(self._reader.epoch(place))
                 self._driver.pass_empty(slot, self._reader.gap(place))
                 ends[slot] = min(end, self._damaged.get(place, (end, end))[0])
         batch = self._driver.plan(ends, wanted - len(self._planned) if has_room else 0)

@@ -225,6 +225,16 @@ def metadata_of(commit: Any) -> str:
 def listed_offset(answer: Future[ListOffsetsResultInfo], timeout_s: float = BROKER_TIMEOUT_S) -> int:
     """Return an offset that ``AdminClient.list_offsets`` was asked for; -1 where no record is that new.
 
+    Raises as ``listed``.
+    """
+    return int(listed(answer, timeout_s).offset)
+
+
+def listed(
+    answer: Future[ListOffsetsResultInfo], timeout_s: float = BROKER_TIMEOUT_S
+) -> ListOffsetsResultInfo:
+    """Return what ``AdminClient.list_offsets`` was asked for: an offset, and the epoch of its leader.
+
     For a partition without a leader confluent-kafka answers OFFSET_INVALID once the request has timed out,
     and a client that has not seen the topic yet the error _NOENT: neither says where a log ends, or that
     there is none.
@@ -234,16 +244,16 @@ def listed_offset(answer: Future[ListOffsetsResultInfo], timeout_s: float = BROK
     """
     no_leader = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a partition has no leader"))
     try:
-        offset = world.wait_for(answer, timeout_s).offset
+        found = world.wait_for(answer, timeout_s)
     except KafkaException as error:
         if error.args[0].code() == KafkaError._NOENT:
             raise no_leader from error
         raise
     except TimeoutError as error:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
-    if offset == OFFSET_INVALID:
+    if found.offset == OFFSET_INVALID:
         raise no_leader
-    return int(offset)
+    return found
 
 
 def why_unanswered(consumer: Consumer) -> KafkaError | None:

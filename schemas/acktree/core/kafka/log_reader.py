@@ -27,6 +27,7 @@ from acktree.core.kafka.errors import (
 from acktree.core.kafka.settings import Settings, consumer_settings, is_incremental
 from acktree.core.kafka.unreadable import next_readable
 from acktree.wire.errors import AcktreeError
+from acktree.wire.state_records import UNKNOWN_EPOCH, LogEpoch
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -37,6 +38,9 @@ LOOK_S = 1.0
 """How long a broker may take to say where a log begins and ends."""
 AGAIN_AFTER_S, ALL_AGAIN_AFTER_S = 0.2, 2.0
 """When a partition is begun again that could not be read for a reason that passes: alone, with all others."""
+
+
+_NO_EPOCHS: Mapping[Place, LogEpoch] = {}
 
 
 class Found(Enum):
@@ -94,6 +98,12 @@ class _Position:
     """Since when the log has ended in front of it."""
     again_s: float | None = None
     """When it is begun again; nothing that comes of it before counts."""
+    epoch: LogEpoch = UNKNOWN_EPOCH
+    """Whose log was read: the client checks with it that a later leader has the same, wherever it begins."""
+
+    def start(self, place: Place) -> TopicPartition:
+        """Return where the client begins to fetch."""
+        return TopicPartition(*place, self.next_offset, leader_epoch=self.epoch.at(self.next_offset))
 
 
 def reader_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -> dict[str, Any]:
@@ -125,33 +135,34 @@ class LogReader:
         """The partitions that are read, in the order in which they were begun."""
         return list(self._positions)
 
-    def begin(self, starts: Mapping[Place, int]) -> None:
+    def begin(self, starts: Mapping[Place, int], epochs: Mapping[Place, LogEpoch] = _NO_EPOCHS) -> None:
         """Read partitions from these offsets on; what was fetched of them does not count any more.
 
-        OFFSET_BEGINNING is where the log begins. A member of a group whose rebalances are not incremental
-        fetches all its other partitions anew.
+        OFFSET_BEGINNING is where the log begins. ``epochs``: whose logs were read up to there. A member of a
+        group whose rebalances are not incremental fetches all its other partitions anew.
         """
         again = [place for place in starts if place in self._positions]
         self.resume(again)  # or the client keeps them paused when they are assigned again
-        self._positions |= {place: _Position(at) for place, at in starts.items()}
+        self._positions |= {
+            place: _Position(at, epoch=epochs.get(place, UNKNOWN_EPOCH)) for place, at in starts.items()
+        }
         self._assign(again, starts)
 
-    def _assign(self, removed: Collection[Place], starts: Mapping[Place, int]) -> None:
-        """Change the assignment; what is both removed and started is assigned anew."""
+    def _assign(self, removed: Collection[Place], started: Collection[Place]) -> None:
+        """Change the assignment; what is both removed and started is assigned anew, at its position."""
         if not self._is_incremental:
-            all_ = [TopicPartition(*place, each.next_offset) for place, each in self._positions.items()]
-            self.consumer.assign(all_)
+            self.consumer.assign([each.start(place) for place, each in self._positions.items()])
             return
         if removed:
             self.consumer.incremental_unassign([TopicPartition(*place) for place in removed])
-        if starts or not removed:
-            self.consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
+        if started or not removed:
+            self.consumer.incremental_assign([self._positions[place].start(place) for place in started])
 
     def end(self, places: Collection[Place]) -> None:
         """Read partitions no more."""
         self.forget(places)
         if places:
-            self._assign(places, {})
+            self._assign(places, ())
 
     def forget(self, places: Collection[Place]) -> None:
         """Know no more of partitions, which the client unassigns by itself: the group has taken them away."""
@@ -163,6 +174,11 @@ class LogReader:
     def next_offset(self, place: Place) -> int:
         """Return where a partition continues; OFFSET_BEGINNING until something comes, if it began there."""
         return self._positions[place].next_offset
+
+    def epoch(self, place: Place) -> LogEpoch:
+        """Return whose log was read of a partition, and how far, as its records say."""
+        position = self._positions.get(place)
+        return UNKNOWN_EPOCH if position is None else position.epoch
 
     def known_end(self, place: Place) -> int | None:
         """Return where a log ended when it was fetched last, None if that is not known."""
@@ -237,6 +253,8 @@ class LogReader:
             if end > position.next_offset:
                 read = records.get(place, ())
                 start = position.next_offset if position.next_offset >= 0 else _first_of(read, end)
+                if read and (epoch := read[-1].leader_epoch()) is not None:
+                    position.epoch = LogEpoch(epoch, (read[-1].offset() or 0) + 1)
                 ranges.append(LogRange(place, Found.READ, start, end, read))
                 position.next_offset = end
         for place, error in unreadable.items():
@@ -327,6 +345,12 @@ class LogReader:
             position.next_offset, position.again_s, position.is_at_end = at, None, False
         self._assign(list(starts), starts)
         self.pause(paused)
+
+
+def epoch_of(committed: TopicPartition) -> LogEpoch:
+    """Return whose log was read up to a committed offset, 0 for none, as far as the commit says."""
+    epoch = UNKNOWN_EPOCH.epoch if committed.leader_epoch is None else committed.leader_epoch
+    return LogEpoch(epoch, max(0, committed.offset))
 
 
 def _first_of(records: Sequence[Message], end: int) -> int:

@@ -5,26 +5,32 @@ tuples and acks in the log, and by the newest driver of the bolt. Offsets are co
 time, or Kafka would expire them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin, make_consumer
 from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.log_reader import epoch_of
 from acktree.core.kafka.settings import consumer_settings
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.registry import Registry
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range
-from acktree.producers.ledger.task import SourceSlot
 from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
 from acktree.producers.spouts.driver.reports.reporter import Reporter
-from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, check_ends
+from acktree.producers.spouts.driver.sources.log_bounds import (
+    DataLoss,
+    check_ends,
+    check_leaders,
+    is_newer_leader,
+)
 from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S, commit_offsets
 from acktree.spark.shared.bolt_claim import BoltClaim
 from acktree.spark.shared.bolt_topics import BoltTopics
 from acktree.spark.shared.options import SourceOptions
+from acktree.wire.state_records import UNKNOWN_EPOCH, LogEpoch
 
 
 class BoltDriver:
@@ -45,6 +51,8 @@ class BoltDriver:
         self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
         self._claim = BoltClaim(options.bootstrap, options.topology, self._group, options.kafka)
         self._next: dict[int, int] = {}
+        self._epochs: dict[int, LogEpoch] = {}
+        """By slot whose log was read; it goes with the commits, and comes back with them."""
         self._committed: dict[int, int] = {}
         self._renew_at_s, self._check_at_s = self._monotonic() + RENEW_INTERVAL_S, 0.0
         self._reporter = Reporter(options)
@@ -71,7 +79,7 @@ class BoltDriver:
         not committed for tuples that wait.
         """
         ranges = {(r.topic, r.partition): r for r in logged.ranges} if logged else {}
-        committed = self._known_to_group(self.topics.partitions)
+        committed = self._known_to_group()
         known = committed | {place: max(each.end, committed.get(place, 0)) for place, each in ranges.items()}
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
         found = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
@@ -89,14 +97,16 @@ class BoltDriver:
         if begun:
             self._commit(begun)
 
-    def _known_to_group(self, sources: Iterable[SourceSlot]) -> dict[tuple[str, int], int]:
-        """Return what the group has committed."""
-        places = [TopicPartition(source.topic, source.partition) for source in sources]
+    def _known_to_group(self) -> dict[tuple[str, int], int]:
+        """Return what the group has committed, and keep the leader epochs that are known by it."""
+        slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
+        places = [TopicPartition(*place) for place in slots]
         with clear_errors(self._bootstrap):
             found = self._consumer.committed(places, timeout=BROKER_TIMEOUT_S)
             for place in found:
                 if place.error is not None:
                     raise KafkaException(place.error)
+                self._epochs.setdefault(slots[place.topic, place.partition], epoch_of(place))
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def _add_partitions(self) -> None:
@@ -115,8 +125,9 @@ class BoltDriver:
             )
         added = [source for source in topics.partitions if source.slot not in self._next]
         if added:
-            known, starts = self._known_to_group(added), topics.whole(topics.log_starts(added), added)
+            starts = topics.whole(topics.log_starts(added), added)
             self.topics = topics
+            known = self._known_to_group()
             for slot, topic, partition, _ in added:
                 self._next[slot] = known.get((topic, partition), starts[slot])
 
@@ -147,9 +158,15 @@ class BoltDriver:
     def _commit(self, ends: Mapping[int, int]) -> None:
         self._claim.check()
         sources = [source for source in self.topics.partitions if source.slot in ends]
-        places = [TopicPartition(s.topic, s.partition, ends[s.slot]) for s in sources]
+        places = [
+            TopicPartition(s.topic, s.partition, ends[s.slot], leader_epoch=self._epoch_at(s.slot, ends))
+            for s in sources
+        ]
         commit_offsets(self._consumer, places, self._group, self._bootstrap)
         self._committed = dict(ends)
+
+    def _epoch_at(self, slot: int, offsets: Mapping[int, int]) -> int:
+        return self._epochs.get(slot, UNKNOWN_EPOCH).at(offsets[slot])
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last tuple that a read_committed reader may see.
@@ -160,8 +177,9 @@ class BoltDriver:
         return self.topics.whole(self.topics.log_ends(), self.topics.partitions)
 
     def _go_back_to_ends(self) -> None:
-        """If a log ends before what was read of it, continue at its end, if the options allow it."""
+        """If a log ends, or has ended, before what was read of it, go on there, if the options allow it."""
         self._next |= check_ends(self.topics, self._options, self._next)
+        self._next |= check_leaders(self.topics, self._options, self._next, self._epochs)
 
     def next_batch(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
         """Return the next batch up to ``ends`` by slot, None if there is nothing to read.
@@ -169,8 +187,11 @@ class BoltDriver:
         Raises:
             DataLoss: a log ends before what was read of it, and failOnDataLoss is true.
         """
-        if any(start > ends.get(slot, start) for slot, start in self._next.items()):
+        if any(start > ends.get(slot, start) for slot, start in self._next.items()) or any(
+            is_newer_leader(self.topics, slot, epoch) for slot, epoch in self._epochs.items()
+        ):
             self._go_back_to_ends()
+        self._epochs |= self.topics.epochs
         wanted = {}
         slots = list(self._next)
         self._turns += 1

@@ -18,6 +18,7 @@ from acktree.producers.ledger.partitions.live_replay import LiveReplay
 from acktree.producers.ledger.partitions.retries import FailureOutcome, Replay, Retries
 from acktree.producers.ledger.pending_limit import PendingLimit
 from acktree.wire.ids import ATTEMPT_MASK, run_at_least
+from acktree.wire.state_records import UNKNOWN_EPOCH, LogEpoch
 
 
 @dataclass(slots=True)
@@ -44,6 +45,8 @@ class PartitionLedger:
     times: EmissionTimes = field(default_factory=EmissionTimes)
     limit: PendingLimit = field(default_factory=PendingLimit)
     """What holds new records back; replays and commands pass it."""
+    epoch: LogEpoch = UNKNOWN_EPOCH
+    """Whose log was read, and how far; see its docstring."""
     pending_s: float = 0.0
     """Sum over the records that were completed of the time since their first emission."""
 
@@ -282,6 +285,12 @@ class PartitionLedger:
             self.next_offset = max(self.next_offset, offset)
             self.changes += 1
             self.finish(self.frontier, offset)
+
+    def saw(self, epoch: LogEpoch) -> None:
+        """Record whose log was read, unless a later one, or more of it, was read before."""
+        if epoch.epoch >= 0 and epoch > self.epoch:
+            self.epoch = epoch
+            self.changes += 1
 
     def open_from(self, offset: int) -> int:
         """Return how many offsets from one on are emitted and not done."""

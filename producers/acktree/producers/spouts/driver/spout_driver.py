@@ -260,6 +260,7 @@ class SpoutDriver:
         # Life of a record, step 1.
         if not self._may_emit(ends):
             return None
+        self._sources.keep_epochs()
         state = self.commits.prepare()
         batch = self._plan_next(ends, limit)
         if batch is None:
@@ -375,8 +376,11 @@ class SpoutDriver:
             DataLoss: failOnDataLoss is true. What the check of the topics raises.
         """
         self._try(self._sources.check_now)
+        if self.fails_on_data_loss:
+            self._sources.log_ends()
+            self._sources.check_leaders()  # which ends this driver, and each that starts after it
         if (known := self.places().get(partition)) is not None:
-            self._sources.go_back(known[0], end)  # in any case: who starts next finds nothing wrong any more
+            self._sources.go_back(known[0], end)  # in any case: no leader epoch says so to who starts next
             check_fetched(self._options, partition, end, position)
 
     def check_sources(self) -> None:

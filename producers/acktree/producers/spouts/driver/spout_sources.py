@@ -14,7 +14,7 @@ from acktree.producers.ledger.slots import find_task
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset
 from acktree.producers.spouts.driver.offset_resets import OffsetResets
-from acktree.producers.spouts.driver.sources.log_bounds import is_removed
+from acktree.producers.spouts.driver.sources.log_bounds import check_leaders, is_newer_leader, is_removed
 from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics, VanishedPartition
 from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
@@ -76,10 +76,30 @@ class SpoutSources:
             return self.topics.log_ends()
 
     def go_back_to_ends(self) -> None:
-        """If a log ends before what is emitted of it, continue at its end, if the options allow it."""
+        """If a log ends, or has ended, before what is emitted of it, continue there, if the options allow it.
+
+        From here on the present leaders' logs are those that were read.
+        """
         beyond = self._watch.beyond_ends(self.topics, self._next_offsets(), self._ends_of_state())
         for slot, end in beyond.items():
             self.go_back(slot, end)
+        for slot, end in self.check_leaders().items():
+            self.go_back(slot, end)
+        self.keep_epochs()
+
+    def check_leaders(self) -> dict[int, int]:
+        """Return what ``check_leaders`` of the log bounds does, by the leaders that were found last."""
+        epochs = {slot: ledger.epoch for slot, ledger in self._ledgers().items()}
+        return check_leaders(self.topics, self._options, self._ends_of_state(), epochs)
+
+    def keep_epochs(self) -> None:
+        """Keep whose logs were found last: what is planned from here on is read of them.
+
+        ``follow_ends``, or ``go_back_to_ends``, has found that they hold what was read before.
+        """
+        for slot, ledger in self._ledgers().items():
+            if (found := self.topics.epochs.get(slot)) is not None:
+                ledger.saw(found)
 
     def go_back(self, slot: int, end: int) -> None:
         """Emit again, in another run, what may be another record now that a log has ended at ``end``."""
@@ -92,12 +112,16 @@ class SpoutSources:
             ledger.discard_from(min(end, ledger.frontier), self._commits.run)
         else:
             ledger.renew(self._commits.run)
+        ledger.epoch = ledger.epoch.below(end)
         self._commits.commit()  # immediately: old bits must not stand for new records
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
-        """Where a log ends before what is emitted of it, find out why."""
-        if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
+        """Where a log ends before what is emitted of it, or has another leader, find out why."""
+        ledgers = self._ledgers()
+        if any(ledger.next_offset > ends.get(slot, ledger.next_offset) for slot, ledger in ledgers.items()):
             self.check_now()
+            self.go_back_to_ends()
+        elif any(is_newer_leader(self.topics, slot, ledger.epoch) for slot, ledger in ledgers.items()):
             self.go_back_to_ends()
 
     def check_now(self) -> None:
@@ -119,12 +143,13 @@ class SpoutSources:
             self._add_new(self._late)
 
     def _next_offsets(self) -> dict[int, int]:
-        ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
-        return {slot: ledger.next_offset for slot, ledger in ledgers}
+        return {slot: ledger.next_offset for slot, ledger in self._ledgers().items()}
 
     def _ends_of_state(self) -> dict[int, int]:
-        ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
-        return {slot: ledger.end_of_state for slot, ledger in ledgers}
+        return {slot: ledger.end_of_state for slot, ledger in self._ledgers().items()}
+
+    def _ledgers(self) -> dict[int, PartitionLedger]:
+        return {slot: ledger for task in self._tasks.values() for slot, ledger in task.slots.items()}
 
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset.

@@ -13,8 +13,8 @@ from acktree.testing.kafka.broker.log import TOPIC_DEFAULTS, PartitionLog, Topic
 from acktree.testing.kafka.broker.transactions import Refused, TransactionCoordinator
 from acktree.testing.virtual.kernel import START_S, Kernel, Process
 
-Offset = tuple[str, int, int, str | None]
-"""What a client commits: topic, partition, offset, metadata."""
+Offset = tuple[str, int, int, str | None, int]
+"""What a client commits: topic, partition, offset, metadata, leader epoch."""
 LEADER = 1
 """The only broker's number."""
 FORGOTTEN_S = 0.3
@@ -136,7 +136,7 @@ class Cluster:
 
     def why_unacceptable(self, offset: Offset) -> int | None:
         """Return why an offset may not be committed, None if it may."""
-        topic, partition, _, metadata = offset
+        topic, partition, _, metadata, _ = offset
         if topic not in self.topics or not 0 <= partition < len(self.topics[topic].partitions):
             return KafkaError.UNKNOWN_TOPIC_OR_PART
         is_long = len((metadata or "").encode()) > METADATA_BYTES

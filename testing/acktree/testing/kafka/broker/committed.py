@@ -18,6 +18,8 @@ class Committed:
 
     offset: int
     metadata: str | None
+    epoch: int
+    """That of the leader whose log was read, -1 for not known."""
     at_s: float
     member: str
     number: int
@@ -38,13 +40,14 @@ class Offsets(dict[Place, Committed]):
         place: Place,
         offset: int,
         metadata: str | None,
+        epoch: int,
         at_s: float,
         member: str,
         transaction: Transaction | None,
     ) -> None:
         """Commit an offset, or keep it until its transaction ends."""
         target = self if transaction is None else self._pending.setdefault(transaction, {})
-        target[place] = Committed(offset, metadata, at_s, member, next(self._numbers))
+        target[place] = Committed(offset, metadata, epoch, at_s, member, next(self._numbers))
 
     @property
     def pending(self) -> set[Place]:

@@ -74,7 +74,7 @@ class Group:
 
     def commit(
         self,
-        offsets: Iterable[tuple[str, int, int, str | None]],
+        offsets: Iterable[tuple[str, int, int, str | None, int]],
         member_id: str,
         generation: int,
         by: str,
@@ -82,9 +82,9 @@ class Group:
     ) -> None:
         """Commit, at the end of a transaction if there is one, or raise Refused with the reason."""
         self.check_commit(member_id, generation, in_transaction=transaction is not None)
-        for topic, partition, offset, metadata in offsets:
+        for topic, partition, offset, metadata, epoch in offsets:
             self.has_commits = True
-            self.offsets.add((topic, partition), offset, metadata, self._kernel.now_s, by, transaction)
+            self.offsets.add((topic, partition), offset, metadata, epoch, self._kernel.now_s, by, transaction)
 
     def check_commit(self, member_id: str, generation: int, *, in_transaction: bool = False) -> None:
         """Raise Refused unless this member, or a stranger to an empty group, may commit."""

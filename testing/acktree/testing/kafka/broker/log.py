@@ -49,6 +49,8 @@ class StoredRecord:
     """Until when the log cleaner keeps a tombstone, None before it was cleaned."""
     producer: str = ""
     """Which simulated process wrote it; for those who judge a run."""
+    epoch: int = 0
+    """That of the leader which appended it."""
 
     @property
     def is_committed(self) -> bool:
@@ -84,8 +86,12 @@ class PartitionLog:
         """The epoch of the leader."""
         return len(self.epoch_starts) - 1
 
+    def epoch_before(self, offset: int) -> int:
+        """Return the epoch of the last record below an offset."""
+        return max(0, bisect_left(self.epoch_starts, offset) - 1)
+
     def end_of_epoch(self, epoch: int) -> int:
-        """Return the offset behind the last record of an epoch that the log holds."""
+        """Return the offset behind the last record of an epoch, or of earlier ones, that the log holds."""
         return self.end_offset if epoch >= self.epoch else self.epoch_starts[epoch + 1]
 
     @property
@@ -148,6 +154,7 @@ class PartitionLog:
         )
 
     def _add(self, record: StoredRecord) -> None:
+        record.epoch = self.epoch
         self.records.append(record)
         self._offsets.append(record.offset)
         self.end_offset += 1

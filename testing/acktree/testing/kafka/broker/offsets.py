@@ -10,17 +10,26 @@ from confluent_kafka import KafkaError, TopicPartition
 from acktree.testing.kafka.broker.cluster import Offset
 
 
-def partition_of(topic: str, partition: int, offset: int, metadata: str | None) -> TopicPartition:
+def partition_of(
+    topic: str, partition: int, offset: int, metadata: str | None, epoch: int = -1
+) -> TopicPartition:
     """Return a partition; confluent's class takes no None for the metadata that it has by default."""
     if metadata is None:
-        return TopicPartition(topic, partition, offset)
-    return TopicPartition(topic, partition, offset, metadata)
+        return TopicPartition(topic, partition, offset, leader_epoch=epoch)
+    return TopicPartition(topic, partition, offset, metadata, leader_epoch=epoch)
+
+
+def epoch_of(place: TopicPartition) -> int:
+    """Return the leader epoch of a position, -1 if it has none."""
+    return -1 if place.leader_epoch is None else place.leader_epoch
 
 
 def with_error(place: TopicPartition, error: KafkaError | None) -> TopicPartition:
     """Return the answer for one partition; confluent's class has no way to set an error."""
     more = () if place.metadata is None else (place.metadata,)
-    answer = AnsweredPartition(place.topic, place.partition, place.offset, *more)
+    answer = AnsweredPartition(
+        place.topic, place.partition, place.offset, *more, leader_epoch=epoch_of(place)
+    )
     answer.failure = error
     return answer
 

@@ -200,7 +200,7 @@ class SimulatedAdmin:
                 return ListOffsetsResultInfo(OFFSET_INVALID, -1, -1)
             end = log.stable_offset if is_committed_only else log.end_offset
             if spec is _LATEST:
-                return ListOffsetsResultInfo(end, -1, 0)
+                return ListOffsetsResultInfo(end, -1, log.epoch)
             if spec is _EARLIEST:
                 return ListOffsetsResultInfo(log.start_offset, -1, 0)
             wanted_ms = spec._value

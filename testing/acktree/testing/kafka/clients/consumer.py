@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_INVALID, OFFSET_STORED, KafkaError, KafkaExce
 
 from acktree.testing.kafka.broker.metadata import list_topics
 from acktree.testing.kafka.broker.network import RETRY_S, Network, timed_out
-from acktree.testing.kafka.broker.offsets import last_code, partition_of, with_error
+from acktree.testing.kafka.broker.offsets import epoch_of, last_code, partition_of, with_error
 from acktree.testing.kafka.broker.transactions import Refused
 from acktree.testing.kafka.clients.fetching import Fetcher
 from acktree.testing.kafka.clients.membership import ClassicMembership, Event, Membership, NextMembership
@@ -268,7 +268,9 @@ class SimulatedConsumer:
         """Commit what can be committed; return the partitions, each with its error or else the last one's."""
         member = self._membership.member_id if member is None else member
         generation = self._membership.generation if generation is None else generation
-        offsets = [(place.topic, place.partition, place.offset, place.metadata) for place in wanted]
+        offsets = [
+            (place.topic, place.partition, place.offset, place.metadata, epoch_of(place)) for place in wanted
+        ]
         codes = [self._cluster.why_unacceptable(offset) for offset in offsets]
         good = [offset for offset, code in zip(offsets, codes, strict=True) if code is None]
         refused: int | None = None
@@ -300,7 +302,9 @@ class SimulatedConsumer:
         found = []
         for place in partitions:
             stored = self._group().offsets.get((place.topic, place.partition))
-            known = (OFFSET_INVALID, None) if stored is None else (stored.offset, stored.metadata)
+            known = OFFSET_INVALID, None, -1
+            if stored is not None:
+                known = stored.offset, stored.metadata, stored.epoch
             found.append(partition_of(place.topic, place.partition, *known))
         self._network.respond("consumer.committed")
         read()

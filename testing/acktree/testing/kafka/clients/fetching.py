@@ -45,7 +45,7 @@ class Fetch:
     ready_s: float = 0.0
     is_missing: bool = False
     epoch: int | None = None
-    """The leader epoch of the last record."""
+    """The leader epoch of what is below the next offset, as far as it is known."""
 
     @property
     def starts_where_committed(self) -> bool:
@@ -89,6 +89,7 @@ class Fetcher:
         for place in partitions:
             start = OFFSET_STORED if place.offset == OFFSET_INVALID else place.offset
             fetch = Fetch(place.offset, ready_s=self._ready_s(), assigned=(start, place.metadata))
+            fetch.epoch = place.leader_epoch
             self.fetches[place.topic, place.partition] = fetch
 
     def drop(self, places: Iterable[Place]) -> None:
@@ -203,6 +204,7 @@ class Fetcher:
                 return
             stored = self._group().offsets.get(place)
             start = OFFSET_INVALID if stored is None else stored.offset
+            fetch.epoch = None if stored is None or stored.epoch < 0 else stored.epoch
             if start == OFFSET_INVALID:
                 start = self._reset_offset(place, log)
         elif start == OFFSET_BEGINNING:
@@ -270,11 +272,13 @@ class Fetcher:
                 fetch.ready_s = self._kernel.now_s + ERROR_BACKOFF_S
                 return
             fetch.next_offset = fetch.position = record.offset + 1
-            fetch.epoch = log.epoch
+            fetch.epoch = record.epoch
             if not record.is_control:
                 found.append(SimulatedMessage(*place, record.offset, record))
         if fetch.next_offset > end:
             return  # ahead of an open transaction: there is no end to report before it ends
+        if end > fetch.next_offset:
+            fetch.epoch = log.epoch_before(end)
         fetch.next_offset = end
         if self._reports_ends and fetch.end_reported != fetch.next_offset and len(found) < limit:
             fetch.end_reported = fetch.next_offset

@@ -64,7 +64,7 @@ class SimulatedMessage:
         return self._record.timestamp_type, self._record.timestamp_ms
 
     def leader_epoch(self) -> int | None:
-        return 0 if self._record is not None else None
+        return None if self._record is None else self._record.epoch
 
     def latency(self) -> float | None:
         return None

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from acktree.testing.kafka.broker.network import RETRY_S, Network, timed_out
+from acktree.testing.kafka.broker.offsets import epoch_of
 from acktree.testing.kafka.broker.transactions import Refused
 from acktree.testing.kafka.clients.sender import Place, Sender
 from acktree.testing.virtual.errors import NotSimulated
@@ -222,7 +223,10 @@ class SimulatedProducer(Sender):
                 raise timed_out(is_retriable=True)
             self._kernel.sleep(self._backoff_s)
         state.has_content = True
-        offsets = [(place.topic, place.partition, place.offset, place.metadata) for place in positions]
+        offsets = [
+            (place.topic, place.partition, place.offset, place.metadata, epoch_of(place))
+            for place in positions
+        ]
         while True:
             codes = {self._cluster.why_unacceptable(offset) for offset in offsets}
             good = [offset for offset in offsets if self._cluster.why_unacceptable(offset) is None]

@@ -17,6 +17,7 @@ from acktree.producers.spouts.driver.sources.source_topics import TopicEnds
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import MAX_OFFSET, OffsetTooLarge
+from acktree.wire.state_records import LogEpoch
 
 log = logging.getLogger("acktree.spark")
 
@@ -133,6 +134,39 @@ def damaged_loss(place: tuple[str, int], start: int, end: int) -> DataLoss:
         "failOnDataLoss=false; to continue elsewhere, set the group's offset with kafka-consumer-groups and "
         "start with allowSkip=true"
     )
+
+
+def check_leaders(
+    topics: TopicEnds,
+    options: SpoutOptions,
+    next_offsets: Mapping[int, int],
+    epochs: Mapping[int, LogEpoch],
+) -> dict[int, int]:
+    """Return by slot where logs that were read have ended before a new leader wrote other records there.
+
+    ``epochs``: whose logs were read, up to the next offsets. Where the logs end now says nothing of it.
+    What nobody can find out now leaves ``topics.epochs``, and is looked at again by who asks for ends next.
+
+    Raises:
+        DataLoss: one ended before the next offset, and failOnDataLoss is true.
+    """
+    newer = {slot: each for slot, each in epochs.items() if is_newer_leader(topics, slot, each)}
+    answers, fallen = topics.fallen_to(newer), dict[int, int]()
+    for source in topics.partitions:
+        slot = source.slot
+        if slot in newer and slot not in answers:
+            del topics.epochs[slot]
+        end = answers.get(slot)
+        if end is not None and end < next_offsets.get(slot, 0):
+            check_fetched(options, (source.topic, source.partition), end, next_offsets[slot])
+            fallen[slot] = end
+    return fallen
+
+
+def is_newer_leader(topics: TopicEnds, slot: int, read: LogEpoch) -> bool:
+    """Return whether a partition has another leader than the one whose log was read, as far as is known."""
+    found = topics.epochs.get(slot)
+    return found is not None and read.epoch >= 0 and found.epoch > read.epoch
 
 
 def check_ends(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping[int, int]) -> dict[int, int]:

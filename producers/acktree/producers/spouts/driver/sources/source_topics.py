@@ -7,16 +7,18 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec, TopicMetadata
 
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed_offset, refuse_missing
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed, refuse_missing
 from acktree.core.kafka.errors import clear_errors, is_missing, was_transient
+from acktree.core.kafka.log_epochs import look_at_epochs
 from acktree.core.topology.publish import describe
 from acktree.core.topology.registry import Published
 from acktree.producers.ledger.task import SourceSlot
 from acktree.producers.spouts.driver.spout_options import BadOption, SpoutOptions
 from acktree.wire.errors import AcktreeError
+from acktree.wire.state_records import LogEpoch
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -46,6 +48,10 @@ class TopicEnds:
         self._starting = options.starting_offsets
         self._component = options.component
         self._names = topics
+        self._user = options.kafka
+        self._group = options.group
+        self.epochs: dict[int, LogEpoch] = {}
+        """By slot whose log ``log_ends`` has found last, and where it ended."""
         self._refuse_missing(topics)
         self._topics = describe(admin, self._bootstrap, topics)
 
@@ -64,15 +70,24 @@ class TopicEnds:
 
         Partitions without a leader are left out, here and below: nobody knows where they begin and end.
         """
-        return self._list(self.partitions, _LATEST)
+        found = self._list(self.partitions, _LATEST)
+        self.epochs = found
+        return _offsets(found)
+
+    def fallen_to(self, epochs: Mapping[int, LogEpoch]) -> dict[int, int | None]:
+        """Return by slot what ``look_at_epochs`` finds; raises what it raises."""
+        places = {(s.topic, s.partition): s.slot for s in self.partitions if s.slot in epochs}
+        wanted = {place: epochs[slot] for place, slot in places.items()}
+        found = look_at_epochs(self._bootstrap, self._group, self._user, wanted)
+        return {places[place]: end for place, end in found.items()}
 
     def starting_offsets(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
         """Return by slot where a partition begins that a group without offsets reads."""
-        return self._list(tuple(sources), _LATEST if self._starting == "latest" else _EARLIEST)
+        return _offsets(self._list(tuple(sources), _LATEST if self._starting == "latest" else _EARLIEST))
 
     def log_starts(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
         """Return by slot the first offset that is there."""
-        return self._list(tuple(sources), _EARLIEST)
+        return _offsets(self._list(tuple(sources), _EARLIEST))
 
     def whole(self, found: dict[int, int], sources: Iterable[SourceSlot]) -> dict[int, int]:
         """Return what was found of partitions. Raises BrokerUnreachable: one was left out."""
@@ -83,7 +98,7 @@ class TopicEnds:
             )
         return found
 
-    def _list(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, int]:
+    def _list(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, LogEpoch]:
         if self._away:
             self._look_for_leaders()
         try:
@@ -123,15 +138,16 @@ class TopicEnds:
     def _with_leader(self, sources: Iterable[SourceSlot]) -> tuple[SourceSlot, ...]:
         return tuple(source for source in sources if (source.topic, source.partition) not in self._away)
 
-    def _ask(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, int]:
+    def _ask(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, LogEpoch]:
         if not sources:
             return {}
         asked = {TopicPartition(source.topic, source.partition): spec for source in sources}
         with clear_errors(self._bootstrap):
             answers = self._admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
             try:
-                found: Mapping[tuple[str, int], int] = {
-                    (place.topic, place.partition): listed_offset(future) for place, future in answers.items()
+                found = {
+                    (place.topic, place.partition): _epoch_of(listed(future))
+                    for place, future in answers.items()
                 }
             except KafkaException as error:
                 is_gone = is_missing(error.args[0])
@@ -146,6 +162,14 @@ class TopicEnds:
                     ) from error
                 raise
         return {source.slot: found[source.topic, source.partition] for source in sources}
+
+
+def _epoch_of(found: ListOffsetsResultInfo) -> LogEpoch:
+    return LogEpoch(-1 if found.leader_epoch is None else found.leader_epoch, found.offset)
+
+
+def _offsets(found: Mapping[int, LogEpoch]) -> dict[int, int]:
+    return {slot: each.end for slot, each in found.items()}
 
 
 class SpoutTopics(TopicEnds):
