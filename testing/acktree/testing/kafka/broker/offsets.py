@@ -26,10 +26,12 @@ def epoch_of(place: TopicPartition) -> int:
 
 def with_error(place: TopicPartition, error: KafkaError | None) -> TopicPartition:
     """Return the answer for one partition; confluent's class has no way to set an error."""
-    more = () if place.metadata is None else (place.metadata,)
-    answer = AnsweredPartition(
-        place.topic, place.partition, place.offset, *more, leader_epoch=epoch_of(place)
-    )
+    known = place.topic, place.partition, place.offset
+    epoch = epoch_of(place)
+    if place.metadata is None:
+        answer = AnsweredPartition(*known, leader_epoch=epoch)
+    else:
+        answer = AnsweredPartition(*known, place.metadata, leader_epoch=epoch)
     answer.failure = error
     return answer
 
