@@ -90,17 +90,14 @@ class LiveCommand(NamedTuple):
 
 
 class LogEpoch(NamedTuple):
-    """Whose log was read: below ``end`` it is as the leader of this epoch had it; -1 is not known.
+    """Whose log was read: the records below ``end`` are those of this leader's log; -1 is not known.
 
     Where a later leader's log ends this epoch below ``end``, other records stand from there on (KIP-320).
+    Behind ``end`` may be offsets that were passed, as they held no record.
     """
 
     epoch: int
     end: int
-
-    def at(self, offset: int) -> int:
-        """Return the epoch to give back with a position, -1 if that is not known."""
-        return self.epoch if 0 <= offset <= self.end else -1
 
     def below(self, end: int) -> "LogEpoch":
         """Return what still holds of a log that has fallen to ``end``."""

@@ -53,7 +53,7 @@ class Found(Enum):
     DAMAGED = auto()
     """Nobody can read it: its checksum is wrong, or its format is unknown."""
     FELL = auto()
-    """The log ends at its start, although there were records up to its end."""
+    """The log ends at its start, although there were records up to its end: none where both are equal."""
     GONE = auto()
     """It does not exist, as the broker says; ``error`` is its answer. A member of a group tries it again."""
     HIDDEN = auto()
@@ -84,7 +84,8 @@ class LogRange(NamedTuple):
             return f"records {name}@{self.start} to {self.end - 1} were removed before they were read"
         if self.found is Found.DAMAGED:
             return f"records {name}@{self.start} to {self.end - 1} are damaged in the log"
-        return f"{name} ends at offset {self.start}, below {self.end}: reading continues at the end"
+        below = f", below {self.end}" if self.end > self.start else ""
+        return f"{name} ends at offset {self.start}{below}: reading continues at the end"
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ class _Position:
 
     def start(self, place: Place) -> TopicPartition:
         """Return where the client begins to fetch."""
-        return TopicPartition(*place, self.next_offset, leader_epoch=self.epoch.at(self.next_offset))
+        return TopicPartition(*place, self.next_offset, leader_epoch=self.epoch.epoch)
 
 
 def reader_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -> dict[str, Any]:
@@ -320,7 +321,8 @@ class LogReader:
             position.again_s = math.inf  # and not unassigned, as the group may take it away
         else:
             self.end([place])
-        return [LogRange(place, Found.FELL, end, position.next_offset)]
+        behind = position.next_offset if position.epoch == UNKNOWN_EPOCH else position.epoch.end
+        return [LogRange(place, Found.FELL, end, max(end, behind))]
 
     def _wait(self, position: _Position) -> None:
         again_after_s = AGAIN_AFTER_S if self._is_incremental else ALL_AGAIN_AFTER_S

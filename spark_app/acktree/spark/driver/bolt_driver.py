@@ -159,14 +159,13 @@ class BoltDriver:
         self._claim.check()
         sources = [source for source in self.topics.partitions if source.slot in ends]
         places = [
-            TopicPartition(s.topic, s.partition, ends[s.slot], leader_epoch=self._epoch_at(s.slot, ends))
+            TopicPartition(
+                s.topic, s.partition, ends[s.slot], leader_epoch=self._epochs.get(s.slot, UNKNOWN_EPOCH).epoch
+            )
             for s in sources
         ]
         commit_offsets(self._consumer, places, self._group, self._bootstrap)
         self._committed = dict(ends)
-
-    def _epoch_at(self, slot: int, offsets: Mapping[int, int]) -> int:
-        return self._epochs.get(slot, UNKNOWN_EPOCH).at(offsets[slot])
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last tuple that a read_committed reader may see.

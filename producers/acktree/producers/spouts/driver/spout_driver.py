@@ -367,7 +367,9 @@ class SpoutDriver:
             task.counters["absent"] += ledger.pass_empty(ledger.next_offset + count)
 
     def check_fallen(self, partition: tuple[str, int], end: int, position: int) -> None:
-        """Act on a log that ended in front of records that were fetched, and that may have others there now.
+        """Act on a log that ended in front of offsets that were fetched, and that may have records there now.
+
+        ``position`` is behind the last record that was fetched, or ``end`` if none of them is lost.
 
         What is not done, or was beyond the end, is emitted again as it stands in the log now. Where the log
         ends now says nothing: it may have been written again.
@@ -381,7 +383,8 @@ class SpoutDriver:
             self._sources.check_leaders()  # which ends this driver, and each that starts after it
         if (known := self.places().get(partition)) is not None:
             self._sources.go_back(known[0], end)  # in any case: no leader epoch says so to who starts next
-            check_fetched(self._options, partition, end, position)
+            if position > end:
+                check_fetched(self._options, partition, end, position)
 
     def check_sources(self) -> None:
         """Find out why a partition holds nothing where it is read; raises as ``next_batch`` does."""

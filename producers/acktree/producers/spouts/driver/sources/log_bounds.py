@@ -148,9 +148,13 @@ def check_leaders(
     What nobody can find out now leaves ``topics.epochs``, and is looked at again by who asks for ends next.
 
     Raises:
-        DataLoss: one ended before the next offset, and failOnDataLoss is true.
+        DataLoss: one ended before a record that was read, and failOnDataLoss is true.
     """
-    newer = {slot: each for slot, each in epochs.items() if is_newer_leader(topics, slot, each)}
+    newer = {
+        slot: LogEpoch(each.epoch, max(each.end, next_offsets.get(slot, 0)))
+        for slot, each in epochs.items()
+        if is_newer_leader(topics, slot, each)
+    }
     answers, fallen = topics.fallen_to(newer), dict[int, int]()
     for source in topics.partitions:
         slot = source.slot
@@ -158,7 +162,8 @@ def check_leaders(
             del topics.epochs[slot]
         end = answers.get(slot)
         if end is not None and end < next_offsets.get(slot, 0):
-            check_fetched(options, (source.topic, source.partition), end, next_offsets[slot])
+            if end < epochs[slot].end:
+                check_fetched(options, (source.topic, source.partition), end, next_offsets[slot])
             fallen[slot] = end
     return fallen
 
