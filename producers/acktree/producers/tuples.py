@@ -29,6 +29,15 @@ class Record(Protocol):
     def timestamp(self) -> tuple[int, int]: ...
 
 
+RECORD_BYTES = 500
+"""What a record takes besides its key and value."""
+
+
+def size_of(record: Record) -> int:
+    """Return about how many bytes a record takes in memory."""
+    return len(record.value() or b"") + len(record.key() or b"") + RECORD_BYTES
+
+
 class State(Enum):
     """The state of a tuple."""
 

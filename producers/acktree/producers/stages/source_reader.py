@@ -9,20 +9,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from confluent_kafka import Message
 from pyroaring import BitMap64
 
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import Settings
-from acktree.producers.tuples import Place, Record
+from acktree.producers.tuples import RECORD_BYTES, Place, Record, size_of
 
 MAX_RECORDS = 5_000
 """At most this many are read at a time, and kept of a partition before it is paused."""
 MAX_BYTES = 32 << 20
 """With this many bytes fetched and not taken by the code, only partitions without a record are read."""
-RECORD_BYTES = 500
-"""What a record takes besides its key and value."""
 MAX_QUEUED_KBYTES = 16_384
 """What the client fetches ahead."""
 
@@ -169,11 +166,6 @@ class SourceReader:
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close()
-
-
-def size_of(record: Message | Record) -> int:
-    """Return about how many bytes a record takes in memory."""
-    return len(record.value() or b"") + len(record.key() or b"") + RECORD_BYTES
 
 
 def _within(spans: deque[tuple[int, int]], start: int, end: int) -> BitMap64:

@@ -109,8 +109,8 @@ class StageTask:
         self._floors: dict[Place, int] = {}
         self._damaged: dict[Place, tuple[int, int]] = {}
         """The first offsets that cannot be read, and those behind them, where that ends the task."""
-        self._leaderless: dict[Place, list[tuple[int, Range | Replays, int, Sequence[int]]]] = {}
-        """What is planned and waits for a leader of its partition, as for ``_add_again``."""
+        self._unread: dict[Place, list[tuple[int, Range | Replays, int, Sequence[int]]]] = {}
+        """What is planned and waits for a leader of its partition, or for room, as for ``_add_again``."""
         self._stopping = False
         self._next_commit_s = self._next_leader_s = 0.0
 
@@ -230,9 +230,9 @@ class StageTask:
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
             for place in rewound:
                 self._damaged.pop(place, None)
-                self._leaderless[place] = [
+                self._unread[place] = [
                     (version, of, generation, [at for at in offsets if at in places[place][1].unwritten])
-                    for version, of, generation, offsets in self._leaderless.pop(place, ())
+                    for version, of, generation, offsets in self._unread.pop(place, ())
                 ]
         return self._driver.next_offsets()
 
@@ -292,30 +292,37 @@ class StageTask:
             self._add_again(batch.version, group, group.generation, group.offsets)
 
     def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
-        """Read planned records by their offsets; those of a partition without a leader wait for one."""
+        """Read planned records by their offsets; without room, or a leader of their partition, they wait."""
+        place = of.topic, of.partition
+        room = self._reader.max_bytes - self._planned.held_bytes
+        try:
+            if offsets and room > 0:
+                offsets = self._read_again(place, version, of.slot, generation, offsets, room)
+        except BrokerUnreachable:
+            if not self._driver.is_away(place):
+                raise
         if offsets:
-            place = of.topic, of.partition
-            try:
-                self._read_again(place, version, of.slot, generation, offsets)
-            except BrokerUnreachable:
-                if not self._driver.is_away(place):
-                    raise
-                self._leaderless.setdefault(place, []).append((version, of, generation, offsets))
+            self._unread.setdefault(place, []).append((version, of, generation, offsets))
 
     def _add_waiting(self) -> None:
-        """Read what has waited for a leader; if there is none yet it waits on."""
-        if self._leaderless and world.monotonic_s() >= self._next_leader_s:
-            self._next_leader_s = world.monotonic_s() + LEADER_CHECK_S
-            for place in [place for place in self._leaderless if not self._driver.is_away(place)]:
-                for waiting in self._leaderless.pop(place):
+        """Read what has waited for a leader, or for room; if there is none yet it waits on."""
+        has_room = 2 * self._planned.held_bytes <= self._reader.max_bytes
+        if self._unread and has_room and world.monotonic_s() >= self._next_leader_s:
+            away = [place for place in self._unread if self._driver.is_away(place)]
+            if away:
+                self._next_leader_s = world.monotonic_s() + LEADER_CHECK_S
+            for place in [place for place in self._unread if place not in away]:
+                for waiting in self._unread.pop(place):
                     self._add_again(*waiting)
 
     def _read_again(
-        self, place: Place, version: int, slot: int, generation: int, offsets: Sequence[int]
-    ) -> None:
+        self, place: Place, version: int, slot: int, generation: int, offsets: Sequence[int], max_bytes: int
+    ) -> Sequence[int]:
+        """Read about ``max_bytes`` of records; return the offsets that are left."""
         lost, damaged = BitMap64(), set[int]()
         with self.progress.waiting():
-            found = self._driver.read_records(place, offsets, damaged)
+            found, left = self._driver.read_records(place, offsets, damaged, max_bytes)
+            offsets = [at for at in offsets if not left or at < left[0]]
             if absent := set(offsets).difference(found, damaged):
                 lost = self._driver.find_removed(place, BitMap64(absent))
         if lost:
@@ -327,6 +334,7 @@ class StageTask:
             lost |= BitMap64(damaged)
         records = [cast(Record, found[at]) for at in sorted(found)]
         self._add(version, slot, generation, offsets, records, lost, is_first=True)
+        return left
 
     def _add(
         self,

@@ -412,10 +412,14 @@ class SpoutDriver:
         return BitMap64([each for each in offsets if each < start])
 
     def read_records(
-        self, partition: tuple[str, int], offsets: Iterable[int], damaged: set[int]
-    ) -> dict[int, Message]:
-        """Return by offset those records of a source partition that are still there; see ``one_record``."""
-        return read_records(self._source_reader, partition, offsets, self._bootstrap, damaged=damaged)
+        self, partition: tuple[str, int], offsets: Iterable[int], damaged: set[int], max_bytes: int
+    ) -> tuple[dict[int, Message], list[int]]:
+        """Return those records of a source partition that are still there, and what is left to read.
+
+        See ``one_record.read_records``.
+        """
+        reader = self._source_reader
+        return read_records(reader, partition, offsets, self._bootstrap, damaged=damaged, max_bytes=max_bytes)
 
     def is_away(self, partition: tuple[str, int]) -> bool:
         """Return whether a source partition has no leader now: nothing of it can be read."""
