@@ -9,6 +9,7 @@ from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.producers.spouts.driver.one_record import MAX_BYTES
 from acktree.producers.spouts.state_topic import StateTopic
+from acktree.producers.stages import stage_task
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.source_reader import SourceReader
 from acktree.testing import TopologyTester
@@ -30,16 +31,19 @@ class RejectsAll(BasicBolt):
         raise Reject("never")
 
 
+class AcksAll(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        pass
+
+
 class FirstByte(BasicBolt):
     def execute(self, tup: Any, emit: Any) -> None:
         emit(tup.value[:1])
 
 
-def on(engine: str, bolt: type[BasicBolt] = RejectsAll, **more: Any) -> TopologyTester:
-    runs = {"stages": {"lines": lambda row: [row.value[:1]]}, "spouts": {"lines": FirstByte}}
-    return TopologyTester(
-        parse_topology(TEXT), bolts={"count": bolt}, partitions=2, **{engine: runs[engine]}, **more
-    )
+def on(engine: str, bolt: type[BasicBolt] = RejectsAll, stage: type[BasicBolt] = FirstByte) -> TopologyTester:
+    runs = {"stages": {"lines": lambda row: [row.value[:1]]}, "spouts": {"lines": stage}}
+    return TopologyTester(parse_topology(TEXT), bolts={"count": bolt}, partitions=2, **{engine: runs[engine]})
 
 
 @pytest.mark.parametrize("engine", ["stages", "spouts"])
@@ -92,3 +96,27 @@ def test_large_records_that_are_due_again_wait_in_the_log_and_not_in_memory(
         assert len(t.values("words")) == 80
         assert [t.committed("lines", partition) for partition in range(2)] == [20, 20]
     assert max(held) < (2 << 20) + 2 * len(LINE)
+
+
+class EmitsMuch(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        emit(LINE)
+
+
+def test_large_tuples_of_a_stage_are_written_before_more_of_them_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stage_task, "COMMIT_BYTES", 2 << 20)
+    commit, together = StateTopic.commit, list[int]()
+
+    def watched(state: StateTopic, records: Any, letters: Any = (), output: Any = (), **named: Any) -> None:
+        together.append(sum(len(each[1] or b"") for each in output))
+        commit(state, records, letters, output, **named)
+
+    monkeypatch.setattr(StateTopic, "commit", watched)
+    with on("spouts", AcksAll, stage=EmitsMuch) as t:
+        for number in range(100):
+            t.send("lines", str(number), partition=number % 2)
+        t.run_until_done()
+        assert len(t.records("words")) == 100
+    assert max(together) < (2 << 20) + 2 * len(LINE)

@@ -20,8 +20,6 @@ MAX_RECORDS = 5_000
 """At most this many are read at a time, and kept of a partition before it is paused."""
 MAX_BYTES = 32 << 20
 """With this many bytes fetched and not taken by the code, only partitions without a record are read."""
-MAX_QUEUED_KBYTES = 16_384
-"""What the client fetches ahead."""
 
 
 class _Fetched:
@@ -66,7 +64,7 @@ class SourceReader:
 
     def __init__(self, bootstrap: str, group: str, user: Settings) -> None:
         """Connect; nothing is read before ``follow``."""
-        settings = reader_settings(bootstrap, group, user, queued_max_messages_kbytes=MAX_QUEUED_KBYTES)
+        settings = reader_settings(bootstrap, group, user)
         self._consumer = make_consumer(settings)
         self._log = LogReader(self._consumer, bootstrap, group, user)
         self._fetched: dict[Place, _Fetched] = {}

@@ -21,6 +21,7 @@ from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
+from acktree.producers.collecting.held_output import CHILD_BYTES
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
@@ -57,7 +58,8 @@ BUSY_WAIT_S = 0.002
 """The same while records are executed."""
 COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
-COMMIT_RECORDS = 10_000
+COMMIT_RECORDS, COMMIT_BYTES = 10_000, 16 << 20
+"""With so much output a transaction follows, and the turn ends after its current record."""
 LEADER_CHECK_S = 2.0
 MAX_PLANNED = 2_000
 """At most this many records wait for the function, unless it takes more at a time."""
@@ -83,6 +85,7 @@ class StageTask:
         self.progress = progress
         self._limits = read_limits(bootstrap, [*table.emits, latest.ack_init_topic], user)
         self._output: list[OutputRecord] = []
+        self._output_bytes = 0
         self._packer = RootPacker(self._history, self.task, lambda *_: None)
         make_collector = collector_of(stage, exactly_once=True)
         self._collector = make_collector(self.name, self._history, self._packer, self._produce)
@@ -384,6 +387,9 @@ class StageTask:
         if self._limits.are_any or timestamp_ms:
             self._limits.check(topic, value, key, headers, timestamp_ms)
         self._output.append((topic, value, key, headers, timestamp_ms, PARTITION_UA))
+        self._output_bytes += CHILD_BYTES + len(value or b"") + len(key or b"")
+        if self._output_bytes >= COMMIT_BYTES:
+            self._turn_limit.end()
 
     def _serve(self) -> None:
         """Take what has ended, and write it when that is due; with the guard."""
@@ -391,7 +397,8 @@ class StageTask:
         if self._limit.limit_s:
             self._limit.check()
         now_s = world.monotonic_s()
-        if now_s >= self._next_commit_s or len(self._output) >= COMMIT_RECORDS:
+        is_much = len(self._output) >= COMMIT_RECORDS or self._output_bytes >= COMMIT_BYTES
+        if is_much or now_s >= self._next_commit_s:
             self._write()
             self._next_commit_s = now_s + COMMIT_INTERVAL_S
 
@@ -401,7 +408,7 @@ class StageTask:
         self._collector.flush()
         finished = self._packer.take()
         inits = [record for each in finished for record in self._inits(each)]
-        output, self._output = [*self._output, *inits], []
+        output, self._output, self._output_bytes = [*self._output, *inits], [], 0
         failures: list[Failure] = []
         places = {slot: place for place, (slot, _) in self._driver.places().items()}
         for each in finished:

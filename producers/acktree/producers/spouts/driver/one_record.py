@@ -45,8 +45,9 @@ def read_records(
 ) -> tuple[dict[int, Message], list[int]]:
     """Return by offset those records of a partition that are still there, and which offsets are left.
 
-    At ``max_bytes`` the other offsets are left for another call: the largest ones, in order. ``log`` reads nothing else meanwhile. ``timeout_s`` is how long one record may take, by default
-    BROKER_TIMEOUT_S. Offsets that nobody can read are added to ``damaged``.
+    At ``max_bytes`` the highest offsets are left, in order, for another call. ``log`` reads nothing else
+    meanwhile. ``timeout_s`` is how long one record may take, by default BROKER_TIMEOUT_S. Offsets that nobody
+    can read are added to ``damaged``.
 
     Raises:
         BrokerUnreachable, BrokerRefused: one could not be read, or the log ends before it, or it is damaged

@@ -96,7 +96,6 @@ class Fetching:
             options.kafka,
             auto_offset_reset="error",
             enable_partition_eof=True,
-            queued_max_messages_kbytes=16_384,
             fetch_wait_max_ms=FETCH_WAIT_MS,
         )
         self.consumer: Consumer = make_consumer(settings)
