@@ -76,7 +76,7 @@ def read_all(ranges: list[ReadRange]) -> list[tuple[int, int]]:
     """Return (partition, offset) of all rows of ranges, in their order."""
     return [
         (range_.partition, offset)
-        for range_, records in read_records(ranges)
+        for range_, records, _ in read_records(ranges)
         for fetched in records
         for offset in fetched.offsets.tolist()
     ]
