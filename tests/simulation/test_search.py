@@ -106,6 +106,13 @@ def test_the_last_of_several_offsets_set_in_a_row_is_compared_with_the_drivers()
     assert outcome.counters["skip refused"] > 1
 
 
+def test_a_stage_that_follows_spark_ends_the_transactions_of_its_dead_tasks():
+    """They held back the readers of the topics of tuples and inits for five minutes."""
+    plan = [Fault("lose the checkpoint", 736, 0.579, 8, 0.501, "consumer.incremental_assign")]
+    outcome = run_seed(9, plan)
+    assert outcome.error is None, outcome.error
+
+
 def test_a_set_of_seeds_in_which_something_rare_never_happened_is_void(monkeypatch, capsys):
     monkeypatch.setattr(command, "SET_SEEDS", 2)
     assert command.search(range(2), jobs=1, stop=False) == 1
