@@ -13,12 +13,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.core.kafka.clients import (
     make_consumer,
+    make_producer,
     metadata_of,
     retry_until_ready,
     wait_until_delivered,
 )
 from acktree.core.kafka.outages import ClientLog
-from acktree.core.kafka.settings import consumer_settings
+from acktree.core.kafka.settings import ANY_SIZE, consumer_settings, producer_settings
 from acktree.producers.spouts.outside_commit import commit_offsets
 
 
@@ -29,6 +30,18 @@ def test_a_group_without_a_commit_starts_at_the_beginning_unless_code_asks_other
     agreeing = {"auto.offset.reset": "earliest"}
     assert (reset_of({}), reset_of(agreeing)) == ("earliest", "earliest")
     assert reset_of(agreeing, auto_offset_reset="error") == "error"
+
+
+def test_what_waits_in_a_client_is_bounded_in_bytes_and_one_record_always_fits():
+    fetched = consumer_settings("there", "g", {})["queued.max.messages.kbytes"]
+    queued = producer_settings("there", {})["queue.buffering.max.kbytes"]
+    assert fetched + queued < 50 << 10
+    largest = producer_settings("there", ANY_SIZE)["queue.buffering.max.kbytes"]
+    assert largest << 10 > int(ANY_SIZE["message.max.bytes"])
+    assert make_producer(producer_settings("there:1", ANY_SIZE)) is not None
+    chosen = {"queued.max.messages.kbytes": "9", "queue.buffering.max.kbytes": "9"}
+    assert consumer_settings("there", "g", chosen)["queued.max.messages.kbytes"] == "9"
+    assert producer_settings("there", chosen)["queue.buffering.max.kbytes"] == "9"
 
 
 def test_commit_metadata_of_another_client_is_recognised_as_foreign(bootstrap: str, unique: str):

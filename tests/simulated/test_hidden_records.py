@@ -20,7 +20,7 @@ from acktree.testing import TopologyTester
 from acktree.testing.kafka.broker.log import Outcome, Transaction
 from console_queries import look
 
-TOPOLOGY = parse_topology("""
+TEXT = """
 name = "t"
 message_timeout_s = 20
 [spouts.lines]
@@ -29,7 +29,8 @@ emits = ["words"]
 max_attempts = 1
 [bolts.check]
 reads = ["words"]
-""")
+"""
+TOPOLOGY = parse_topology(TEXT)
 HOUR_MS = 3_600_000
 
 
@@ -227,3 +228,35 @@ def test_short_transactions_with_old_times_are_never_named(tester):
         assert list(look(tester, seen)) == []
         end(tester, own, "words")
         tester.run_for(1.0)
+
+
+class EmitsTheLine(BasicBolt):
+    def execute(self, tup, emit):
+        emit(tup.value)
+
+
+def trace_of_a_lost_line(engine: str, happens: str) -> Trace:
+    """Return the trace of the second of four lines, which is damaged or removed before it is read."""
+    runs = {"stages": {"lines": lambda row: [row.value]}, "spouts": {"lines": EmitsTheLine}}
+    topology = parse_topology(TEXT.replace("max_attempts = 1", "spark = {fail_on_data_loss = false}"))
+    more = {engine: runs[engine], "bolts": {"check": FailsBad}}
+    with TopologyTester(topology, partitions=1, **more) as tester:
+        tester.send("lines", b"first")
+        tester.run_until_done()
+        tester.kill("lines", restart_after_s=5)
+        for value in (b"lost", b"c", b"d"):
+            tester.send("lines", value)
+        log = tester.cluster.log("lines", 0)
+        log.damage(1) if happens == "damaged" else log.delete_before(2)
+        tester.run_until_done()
+        tester.run_for(10)
+        assert tester.values("words") == ["first", "c", "d"]
+        return trace(tester, 1)
+
+
+@pytest.mark.parametrize("happens", ["damaged", "removed"])
+def test_the_trace_of_a_lost_line_says_the_same_of_spark_and_of_a_stage(happens):
+    of_spark, of_stage = (trace_of_a_lost_line(engine, happens) for engine in ("stages", "spouts"))
+    assert of_spark.state == of_stage.state
+    assert of_spark.notes == of_stage.notes
+    assert of_spark.emissions == of_stage.emissions == ()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from acktree.core.topology.file import parse_topology
+from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.testing import TopologyTester
 from acktree.testing.spark.spark_stub import Calls, SparkApplication
 from acktree.testing.virtual.kernel import Process
@@ -104,6 +105,13 @@ def test_the_cap_holds_where_spark_gives_no_limit(calls: Calls):
         assert sorted(tester.values("words")) == sorted(WORDS)
 
 
+def counted(tester: TopologyTester, name: str) -> int:
+    """Return what the tasks of the spout have counted."""
+    driver = application(tester).reader._driver
+    assert isinstance(driver, SpoutDriver)
+    return sum(int(task.counters[name]) for task in driver.tasks.values())
+
+
 @pytest.mark.parametrize("topic", ["lines", "words"])
 def test_a_damaged_record_stops_neither_a_bolt_nor_a_spout_that_may_lose_records(
     topic: str, caplog: pytest.LogCaptureFixture
@@ -118,6 +126,45 @@ def test_a_damaged_record_stops_neither_a_bolt_nor_a_spout_that_may_lose_records
         log.damage(next(each.offset for each in reversed(log.records) if each.value == b"b"))
         tester.send("lines", "c", partition=0)
         tester.run_until_done()
-        lost = {"a", "c"} if topic == "lines" else {"a", "b", "c"}
-        assert set(tester.values("out")) == lost
+        kept = {"a", "c"} if topic == "lines" else {"a", "b", "c"}
+        assert set(tester.values("out")) == kept
+        tester.run_for(10)
+        assert (counted(tester, "lost"), counted(tester, "absent")) == (3 - len(kept), 0)
     assert "are damaged in the log" in caplog.text
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["in a logged batch", "before it is planned"])
+def test_lines_removed_by_retention_before_they_are_read_are_logged_and_counted_as_lost(
+    is_planned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with with_words(options={"lines": {"failOnDataLoss": "false"}}) as tester:
+        tester.send("lines", "first", partition=0)
+        tester.run_until_done()
+        log = tester.cluster.topics["lines"].partitions[0]
+        if is_planned:
+            at(tester, "spark.partitions", lambda _process: log.delete_before(4))
+        else:
+            tester.kill("lines", restart_after_s=5)
+        for text in ("a", "b", "c", "d"):
+            tester.send("lines", text, partition=0)
+        if not is_planned:
+            log.delete_before(4)
+        tester.run_until_done()
+        tester.run_for(10)
+        assert sorted(tester.values("words")) == ["d", "first"]
+        assert (counted(tester, "lost"), counted(tester, "absent")) == (3, 0)
+    assert "lines/0: offsets 1 to 3 are lost and counted as done" in caplog.text
+
+
+def test_lines_that_compaction_has_removed_are_counted_as_absent() -> None:
+    with with_words() as tester:
+        tester.send("lines", "first", partition=0)
+        tester.run_until_done()
+        tester.kill("lines", restart_after_s=5)
+        for text in ("a", "b", "c"):
+            tester.send("lines", text, partition=0, key="k")
+        tester.cluster.topics["lines"].partitions[0].compact()
+        tester.run_until_done()
+        tester.run_for(10)
+        assert counted(tester, "lost") == 0
+        assert counted(tester, "absent") > 0

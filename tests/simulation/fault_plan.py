@@ -33,12 +33,19 @@ CRASH_CALLS = (
     "consumer.poll",
     "consumer.commit",
     "consumer.committed",
-    "consumer.position",
     "consumer.subscribe",
     "consumer.assign",
+    "consumer.incremental_assign",
+    "consumer.incremental_unassign",
     "consumer.revoke",
-    "consumer.seek",
+    "consumer.get_watermark_offsets",
+    "consumer.list_topics",
+    "consumer.consumer_group_metadata",
     "consumer.close",
+    "admin.list_offsets",
+    "admin.list_topics",
+    "admin.describe_topics",
+    "admin.describe_configs",
 )
 LOST_RESPONSES = (
     "consumer.commit",
@@ -49,6 +56,8 @@ LOST_RESPONSES = (
     "producer.abort_transaction",
     "admin.list_offsets",
     "admin.list_topics",
+    "admin.describe_topics",
+    "admin.describe_configs",
 )
 
 

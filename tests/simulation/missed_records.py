@@ -39,6 +39,8 @@ class EveryRecord:
     held: set[tuple[str, Place]] = field(default_factory=set)
     """What user code has kept in hand for long, or for good."""
     _held_too_long: list[tuple[str, Place]] = field(default_factory=list)
+    _too_late: set[tuple[str, int]] = field(default_factory=set)
+    """Bolts with the roots of these: a worker says it of one tuple of a root."""
 
     def has_excuse(self, bolt: str, place: Place) -> bool:
         """Return whether user code has ever failed, raised for, or kept a record."""
@@ -49,7 +51,9 @@ class EveryRecord:
         for fail in ack.fails:
             if fail.reason == HELD_TOO_LONG and fail.failed_tuple is not None:
                 topic, partition, offset, _ = fail.failed_tuple
-                self._held_too_long.append((ack.task.partition("@")[0], (topic, partition, offset)))
+                bolt = ack.task.partition("@")[0]
+                self._held_too_long.append((bolt, (topic, partition, offset)))
+                self._too_late.add((bolt, fail.root))
 
     def check(
         self,
@@ -70,7 +74,7 @@ class EveryRecord:
                         continue
                     place = topic, log.number, record.offset
                     for bolt in bolts:
-                        if (bolt, place) in excused:
+                        if (bolt, place) in excused or self._is_too_late(bolt, place, record):
                             continue
                         found = executions.get((bolt, place), ())
                         if not found and _may_be_rejected(record):
@@ -79,6 +83,12 @@ class EveryRecord:
                             what = "what it emitted is not in the log" if found else "it was never executed"
                             return f"{bolt} is done with {place} {(record.value or b'').decode()}, and {what}"
         return ""
+
+    def _is_too_late(self, bolt: str, place: Place, record: StoredRecord) -> bool:
+        """Return whether a tuple was in hand when another one of its root was there too long."""
+        header = dict(record.headers).get(HEADER) if (bolt, place) in self.held else None
+        anchors = () if header is None else decode_header(header).anchors
+        return any((bolt, anchor.root) in self._too_late for anchor in anchors)
 
 
 def _may_be_rejected(record: StoredRecord) -> bool:

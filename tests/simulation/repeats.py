@@ -7,6 +7,7 @@ What an operator rewinds may be done once more, and so may what no process had c
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from acktree.producers.collecting.arithmetic.done_above import decode_done
@@ -95,9 +96,11 @@ def done_by_spout(state: StateLog, group: Group) -> dict[tuple[str, int], Done]:
     found: dict[tuple[str, int], Done] = {}
     for place, slot in state.slots.items():
         committed = group.offsets.get(place)
-        is_rewound = committed is not None and seal_of(committed) is None and committed.offset < slot.frontier
-        if committed is not None and is_rewound:
+        above = done_above(slot)
+        # A frontier is not above what is emitted, until a driver knows that the batch on top is.
+        frontier = next(offset for offset in count(slot.frontier) if offset not in above)
+        if committed is not None and seal_of(committed) is None and committed.offset < frontier:
             found[place] = Done(committed.offset, lambda _offset: False)
         else:
-            found[place] = Done(slot.frontier, done_above(slot).__contains__)
+            found[place] = Done(slot.frontier, above.__contains__)
     return found

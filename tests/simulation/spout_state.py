@@ -132,6 +132,8 @@ class StateLog:
             if (known := self.stage_tasks.get(key)) is not None and state.term < known.term:
                 self.repeated = f"{key.decode()} had {known}, and then {state}"
             self.stage_tasks[key] = state
+            held = self.spout.batch if self.spout is not None else 0  # what was only planned it emits again
+            self._known[state.term, held, held] = None
             return
         before = self.tasks.get(key)
         self.tasks[key] = state

@@ -30,10 +30,11 @@ START_CALLS = (
     "admin.describe_topics",
     "admin.list_offsets",
     "admin.list_topics",
-    "consumer.assign",
     "consumer.commit",
     "consumer.committed",
     "consumer.get_watermark_offsets",
+    "consumer.incremental_assign",
+    "consumer.list_topics",
     "producer.commit_transaction",
 )
 """What a driver calls between its take-over and the end of its start, and what may fail there."""

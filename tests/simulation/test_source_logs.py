@@ -8,8 +8,8 @@ import pytest
 from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.stages.planned_records import PlannedRecords
-from acktree.producers.stages.source_reader import size_of
 from acktree.producers.stages.stage_task import StageTask
+from acktree.producers.tuples import size_of
 from simulation.source_logs import run_seed
 from simulation.test_search import first_broken
 

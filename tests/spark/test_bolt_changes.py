@@ -19,10 +19,11 @@ from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.producers.spouts.driver.sources.source_topics import VanishedPartition
 from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
+from acktree.producers.spouts.driver.task_fencing import transactional_id
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.producers.worker.loop import Worker
 from acktree.spark.driver.bolt_driver import BoltDriver
-from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, transactional_id
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName
 from acktree.spark.shared.bolt_claim import NewerDriver, check_claim
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
-from acktree.core.kafka.settings import producer_settings
+from acktree.core.kafka.settings import MAX_FETCHED_KBYTES, producer_settings
 from acktree.core.topology.registry import History, read_history
 from acktree.spark.native import columns_in
 from acktree.spark.native.switch import NativeOff
@@ -20,7 +20,13 @@ from acktree.spark.tasks.reading import bolt_anchors
 from acktree.spark.tasks.reading import fetching as fetching_module
 from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
-from acktree.spark.tasks.reading.read_range import MAX_ASSIGNED, SMALL_BATCH, ReadRange, read_records
+from acktree.spark.tasks.reading.read_range import (
+    MAX_ASSIGNED,
+    MAX_ROWS,
+    SMALL_BATCH,
+    ReadRange,
+    read_records,
+)
 from acktree.wire.header import HEADER, Anchor, encode_header
 from producers.cluster import WorkerCluster
 
@@ -70,7 +76,7 @@ def read_all(ranges: list[ReadRange]) -> list[tuple[int, int]]:
     """Return (partition, offset) of all rows of ranges, in their order."""
     return [
         (range_.partition, offset)
-        for range_, records in read_records(ranges)
+        for range_, records, _ in read_records(ranges)
         for fetched in records
         for offset in fetched.offsets.tolist()
     ]
@@ -109,6 +115,26 @@ def test_both_readers_give_the_same_rows(bootstrap: str, topic: str, monkeypatch
     with_headers = fetch(Fetching(options(bootstrap, topic, includeHeaders="true")), topic)
     assert with_headers.headers is not None
     assert same(fast, with_headers._replace(headers=None))
+
+
+@pytest.mark.parametrize("include_headers", ["false", "true"])
+def test_of_large_records_a_fetch_returns_few(bootstrap: str, topic: str, include_headers: str):
+    producer = make_producer(producer_settings(bootstrap, {}))
+    count, value = 300, b"x" * 200_000
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+    way, place, sizes = Fetching(options(bootstrap, topic, includeHeaders=include_headers)), (topic, 0), []
+    way.assign({place: (0, count + 1)})
+    while sum(sizes) < count * len(value):
+        sizes.append(way.fetch(place, MAX_ROWS, 1.0).values.nbytes)
+    way.close()
+    assert max(sizes) < 2 * MAX_FETCHED_KBYTES << 10
 
 
 HEADERS: dict[str, Callable[[int], bytes | None]] = {

@@ -17,11 +17,12 @@ from acktree.core.kafka.clients import make_consumer
 from acktree.producers.columns import Rows
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
 from acktree.spark.native.aiokafka_client import batch_client_settings
+from acktree.spark.native.batch_producer import Addressed, BatchProducer
 from acktree.spark.native.switch import NativeOff
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.writing import batch_transaction, transactions
-from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
+from acktree.spark.tasks.writing.batch_transaction import SINGLE_BYTES, BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction
 from acktree.wire.header import HEADER, single_headers
@@ -264,6 +265,27 @@ def test_a_partition_created_later_is_found(begun: Open, bootstrap: str, topic: 
     transaction.send(topic, PARTITIONS, b"new")
     transaction.flush_and_commit()
     assert [row[0] for row in read(bootstrap, topic, 2)[PARTITIONS]] == [b"new"]
+
+
+def test_large_records_that_are_produced_one_by_one_do_not_wait_for_many(
+    bootstrap: str, unique: str, topic: str, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
+):
+    sent: list[int] = []
+    send = BatchProducer.send
+
+    def counted(producer: BatchProducer, batches: Addressed) -> None:
+        sent.append(sum(batch.record_count() for _, _, batch in batches))
+        send(producer, batches)
+
+    monkeypatch.setattr(BatchProducer, "send", counted)
+    transaction = BatchTransaction(bootstrap, {}, unique)
+    assert transaction.begin(BATCH, READ_TASK, held)
+    for _ in range(80):
+        transaction.produce(topic, b"x" * 500_000)
+    transaction.flush_and_commit()
+    transaction.close()
+    assert sum(sent) == 80
+    assert max(sent) * 500_000 <= SINGLE_BYTES + 500_000
 
 
 def test_a_partition_that_never_appears_is_an_error(

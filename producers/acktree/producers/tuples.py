@@ -7,7 +7,7 @@ another worker. Fields are decoded on access. Millions of tuples are created, so
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from acktree.wire.header import HEADER, Anchor, decode_header, first_anchor, read_headers
 
@@ -27,6 +27,15 @@ class Record(Protocol):
     def value(self) -> bytes | None: ...
     def headers(self) -> Headers | None: ...
     def timestamp(self) -> tuple[int, int]: ...
+
+
+RECORD_BYTES = 500
+"""What a record takes besides its key and value."""
+
+
+def size_of(record: Record | Message) -> int:
+    """Return about how many bytes a record takes in memory."""
+    return len(record.value() or b"") + len(record.key() or b"") + RECORD_BYTES
 
 
 class State(Enum):

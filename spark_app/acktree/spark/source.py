@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 from acktree.core.topology.registry import History, Published, read_history
 from acktree.producers.ledger.logged_batch import PlannedBatch
 from acktree.producers.spouts.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
+from acktree.producers.spouts.driver.task_fencing import fence_tasks
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.spark_spout import SparkSpoutDriver
-from acktree.spark.driver.task_fencing import fence_tasks
 from acktree.spark.driver.written_batches import WrittenBatches
 from acktree.spark.runtime.begun_batch import BegunBatch
 from acktree.spark.runtime.spark_version import (

@@ -38,8 +38,6 @@ from acktree.core.topology.registry import History, Published, Registry
 from acktree.wire.errors import AcktreeError
 
 BATCH = 1_000
-QUEUED_KB = 16_384
-"""So much a scan reads ahead; with records at their largest memory is a multiple of it."""
 SILENCE_S = 0.5
 
 Place = tuple[str, int]
@@ -104,8 +102,7 @@ class Cluster:
         self._consumer: Consumer = make_consumer(self._settings())
 
     def _settings(self) -> dict[str, Any]:
-        limits = {"fetch_wait_max_ms": 50, "queued_max_messages_kbytes": QUEUED_KB}
-        return reader_settings(self.bootstrap, self._group, self._user, **limits)
+        return reader_settings(self.bootstrap, self._group, self._user, fetch_wait_max_ms=50)
 
     @property
     def history(self) -> History:

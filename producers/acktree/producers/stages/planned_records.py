@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.producers.stages.source_reader import size_of
-from acktree.producers.tuples import Hand, Place, Record, place_of
+from acktree.producers.tuples import Hand, Place, Record, place_of, size_of
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import ANCHOR, read_headers
 from acktree.wire.ids import IdArray, origins_of

@@ -9,23 +9,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from confluent_kafka import Message
 from pyroaring import BitMap64
 
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import Settings
-from acktree.producers.tuples import Place, Record
+from acktree.producers.tuples import RECORD_BYTES, Place, Record, size_of
 from acktree.wire.state_records import LogEpoch
 
 MAX_RECORDS = 5_000
 """At most this many are read at a time, and kept of a partition before it is paused."""
 MAX_BYTES = 32 << 20
 """With this many bytes fetched and not taken by the code, only partitions without a record are read."""
-RECORD_BYTES = 500
-"""What a record takes besides its key and value."""
-MAX_QUEUED_KBYTES = 16_384
-"""What the client fetches ahead."""
 
 
 class _Fetched:
@@ -70,7 +65,7 @@ class SourceReader:
 
     def __init__(self, bootstrap: str, group: str, user: Settings) -> None:
         """Connect; nothing is read before ``follow``."""
-        settings = reader_settings(bootstrap, group, user, queued_max_messages_kbytes=MAX_QUEUED_KBYTES)
+        settings = reader_settings(bootstrap, group, user)
         self._consumer = make_consumer(settings)
         self._log = LogReader(self._consumer, bootstrap, group, user)
         self._fetched: dict[Place, _Fetched] = {}
@@ -177,11 +172,6 @@ class SourceReader:
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close()
-
-
-def size_of(record: Message | Record) -> int:
-    """Return about how many bytes a record takes in memory."""
-    return len(record.value() or b"") + len(record.key() or b"") + RECORD_BYTES
 
 
 def _within(spans: deque[tuple[int, int]], start: int, end: int) -> BitMap64:

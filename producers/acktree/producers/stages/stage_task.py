@@ -21,6 +21,7 @@ from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
+from acktree.producers.collecting.held_output import CHILD_BYTES
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
@@ -57,7 +58,8 @@ BUSY_WAIT_S = 0.002
 """The same while records are executed."""
 COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
-COMMIT_RECORDS = 10_000
+COMMIT_RECORDS, COMMIT_BYTES = 10_000, 16 << 20
+"""With so much output a transaction follows, and the turn ends after its current record."""
 LEADER_CHECK_S = 2.0
 MAX_PLANNED = 2_000
 """At most this many records wait for the function, unless it takes more at a time."""
@@ -83,6 +85,7 @@ class StageTask:
         self.progress = progress
         self._limits = read_limits(bootstrap, [*table.emits, latest.ack_init_topic], user)
         self._output: list[OutputRecord] = []
+        self._output_bytes = 0
         self._packer = RootPacker(self._history, self.task, lambda *_: None)
         make_collector = collector_of(stage, exactly_once=True)
         self._collector = make_collector(self.name, self._history, self._packer, self._produce)
@@ -109,8 +112,8 @@ class StageTask:
         self._floors: dict[Place, int] = {}
         self._damaged: dict[Place, tuple[int, int]] = {}
         """The first offsets that cannot be read, and those behind them, where that ends the task."""
-        self._leaderless: dict[Place, list[tuple[int, Range | Replays, int, Sequence[int]]]] = {}
-        """What is planned and waits for a leader of its partition, as for ``_add_again``."""
+        self._unread: dict[Place, list[tuple[int, Range | Replays, int, Sequence[int]]]] = {}
+        """What is planned and waits for a leader of its partition, or for room, as for ``_add_again``."""
         self._stopping = False
         self._next_commit_s = self._next_leader_s = 0.0
 
@@ -230,9 +233,9 @@ class StageTask:
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
             for place in rewound:
                 self._damaged.pop(place, None)
-                self._leaderless[place] = [
+                self._unread[place] = [
                     (version, of, generation, [at for at in offsets if at in places[place][1].unwritten])
-                    for version, of, generation, offsets in self._leaderless.pop(place, ())
+                    for version, of, generation, offsets in self._unread.pop(place, ())
                 ]
         epochs = {place: ledger.epoch for place, (_, ledger) in self._driver.places().items()}
         self._reader.follow(self._driver.next_offsets(), epochs)
@@ -294,30 +297,37 @@ class StageTask:
             self._add_again(batch.version, group, group.generation, group.offsets)
 
     def _add_again(self, version: int, of: Range | Replays, generation: int, offsets: Sequence[int]) -> None:
-        """Read planned records by their offsets; those of a partition without a leader wait for one."""
+        """Read planned records by their offsets; without room, or a leader of their partition, they wait."""
+        place = of.topic, of.partition
+        room = self._reader.max_bytes - self._planned.held_bytes
+        try:
+            if offsets and room > 0:
+                offsets = self._read_again(place, version, of.slot, generation, offsets, room)
+        except BrokerUnreachable:
+            if not self._driver.is_away(place):
+                raise
         if offsets:
-            place = of.topic, of.partition
-            try:
-                self._read_again(place, version, of.slot, generation, offsets)
-            except BrokerUnreachable:
-                if not self._driver.is_away(place):
-                    raise
-                self._leaderless.setdefault(place, []).append((version, of, generation, offsets))
+            self._unread.setdefault(place, []).append((version, of, generation, offsets))
 
     def _add_waiting(self) -> None:
-        """Read what has waited for a leader; if there is none yet it waits on."""
-        if self._leaderless and world.monotonic_s() >= self._next_leader_s:
-            self._next_leader_s = world.monotonic_s() + LEADER_CHECK_S
-            for place in [place for place in self._leaderless if not self._driver.is_away(place)]:
-                for waiting in self._leaderless.pop(place):
+        """Read what has waited for a leader, or for room; if there is none yet it waits on."""
+        has_room = 2 * self._planned.held_bytes <= self._reader.max_bytes
+        if self._unread and has_room and world.monotonic_s() >= self._next_leader_s:
+            away = [place for place in self._unread if self._driver.is_away(place)]
+            if away:
+                self._next_leader_s = world.monotonic_s() + LEADER_CHECK_S
+            for place in [place for place in self._unread if place not in away]:
+                for waiting in self._unread.pop(place):
                     self._add_again(*waiting)
 
     def _read_again(
-        self, place: Place, version: int, slot: int, generation: int, offsets: Sequence[int]
-    ) -> None:
+        self, place: Place, version: int, slot: int, generation: int, offsets: Sequence[int], max_bytes: int
+    ) -> Sequence[int]:
+        """Read about ``max_bytes`` of records; return the offsets that are left."""
         lost, damaged = BitMap64(), set[int]()
         with self.progress.waiting():
-            found = self._driver.read_records(place, offsets, damaged)
+            found, left = self._driver.read_records(place, offsets, damaged, max_bytes)
+            offsets = [at for at in offsets if not left or at < left[0]]
             if absent := set(offsets).difference(found, damaged):
                 lost = self._driver.find_removed(place, BitMap64(absent))
         if lost:
@@ -329,6 +339,7 @@ class StageTask:
             lost |= BitMap64(damaged)
         records = [cast(Record, found[at]) for at in sorted(found)]
         self._add(version, slot, generation, offsets, records, lost, is_first=True)
+        return left
 
     def _add(
         self,
@@ -378,6 +389,9 @@ class StageTask:
         if self._limits.are_any or timestamp_ms:
             self._limits.check(topic, value, key, headers, timestamp_ms)
         self._output.append((topic, value, key, headers, timestamp_ms, PARTITION_UA))
+        self._output_bytes += CHILD_BYTES + len(value or b"") + len(key or b"")
+        if self._output_bytes >= COMMIT_BYTES:
+            self._turn_limit.end()
 
     def _serve(self) -> None:
         """Take what has ended, and write it when that is due; with the guard."""
@@ -385,7 +399,8 @@ class StageTask:
         if self._limit.limit_s:
             self._limit.check()
         now_s = world.monotonic_s()
-        if now_s >= self._next_commit_s or len(self._output) >= COMMIT_RECORDS:
+        is_much = len(self._output) >= COMMIT_RECORDS or self._output_bytes >= COMMIT_BYTES
+        if is_much or now_s >= self._next_commit_s:
             self._write()
             self._next_commit_s = now_s + COMMIT_INTERVAL_S
 
@@ -395,7 +410,7 @@ class StageTask:
         self._collector.flush()
         finished = self._packer.take()
         inits = [record for each in finished for record in self._inits(each)]
-        output, self._output = [*self._output, *inits], []
+        output, self._output, self._output_bytes = [*self._output, *inits], [], 0
         failures: list[Failure] = []
         places = {slot: place for place, (slot, _) in self._driver.places().items()}
         for each in finished:

@@ -27,6 +27,11 @@ REGISTRY_PREFIX = "schema.registry."
 ANY_SIZE: Settings = {"message.max.bytes": "1000000000"}
 """Of a producer whose records may be as large as their topic takes; librdkafka's default is less."""
 
+MAX_FETCHED_KBYTES = 16_384
+"""So much a consumer fetches ahead; librdkafka's default is 64 MB."""
+MAX_QUEUED_KBYTES = 32_768
+"""So much waits in a producer, or one record if that is larger; librdkafka's default is 1 GB."""
+
 _COMMON = {"log.connection.close": False, "client.id": "acktree"}
 
 _CONSUMER: dict[str, tuple[Any, str]] = {
@@ -103,6 +108,7 @@ def consumer_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -
         "group.id": group,
         "fetch.queue.backoff.ms": 5,
         "queued.min.messages": 200_000,
+        "queued.max.messages.kbytes": MAX_FETCHED_KBYTES,
         **{key.replace("_", "."): value for key, value in ours.items()},
     }
     return _merge(base, _CONSUMER, user)
@@ -121,10 +127,17 @@ def producer_settings(bootstrap: str, user: Settings, **ours: Any) -> dict[str, 
         "partitioner": "murmur2_random",
         "delivery.report.only.error": True,
         "queue.buffering.max.messages": 500_000,
+        "queue.buffering.max.kbytes": max(MAX_QUEUED_KBYTES, _largest_kbytes(user)),
         **{key.replace("_", "."): value for key, value in ours.items()},
     }
     mine = {key: value for key, value in user.items() if key not in _CONSUMERS_ONLY}
     return _merge(base, _PRODUCER, mine)
+
+
+def _largest_kbytes(user: Settings) -> int:
+    """Return the size of the largest record: it has to fit into the producer's queue."""
+    text = str(user.get("message.max.bytes", ""))
+    return int(text) // 1024 + 1_024 if text.isdecimal() else 0
 
 
 def admin_settings(bootstrap: str, user: Settings) -> dict[str, Any]:

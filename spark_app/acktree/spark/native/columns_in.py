@@ -76,18 +76,24 @@ class ColumnsIn:
         self._library.rd_kafka_queue_forward(self._queue, None)
 
     def take(self, max_records: int, timeout_s: float, own: bool = False) -> FetchedColumns:
-        """Return what has come, at most ``max_records``, waiting ``timeout_s`` for the last of them.
+        """Return what has come, at most ``max_records``, or what comes first within ``timeout_s``.
 
-        ``own``: with acktree's header of each.
+        No more than that: the client bounds what has come in bytes. ``own``: with acktree's header of each.
         """
         messages = np.empty(max_records, np.int64)
-        place, timeout_ms = messages.ctypes.data, round(timeout_s * 1000)
-        count = self._library.rd_kafka_consume_batch_queue(self._queue, timeout_ms, place, max_records)
-        messages = messages[: max(count, 0)]
+        count = self._consume(messages, 0)
+        if not count and (count := self._consume(messages[:1], round(timeout_s * 1000))):
+            count += self._consume(messages[count:], 0)
+        messages = messages[:count]
         try:
             return self._columns(messages, own)
         finally:
             self._loops.destroy(messages)
+
+    def _consume(self, messages: NDArray[np.int64], timeout_ms: int) -> int:
+        """Fill an array with the addresses of messages; return how many have come within ``timeout_ms``."""
+        consume, place = self._library.rd_kafka_consume_batch_queue, messages.ctypes.data
+        return max(0, int(consume(self._queue, timeout_ms, place, len(messages))))
 
     def _columns(self, messages: NDArray[np.int64], own: bool) -> FetchedColumns:
         loops = self._loops

@@ -17,6 +17,7 @@ from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer, metadata_of, why_unanswered
 from acktree.core.kafka.errors import is_not_ready
 from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.producers.spouts.driver.task_fencing import batch_commit_group
 from acktree.producers.spouts.outside_commit import commit_offsets
 from acktree.spark.shared.per_process import PerProcess
 
@@ -82,16 +83,6 @@ def commit_of_batch(batch: BatchName, source_topic: str) -> TopicPartition:
 def digest(*parts: object) -> str:
     """Return a short name of what the parts say."""
     return f"{zlib.crc32(repr(parts).encode()):08x}"
-
-
-def batch_commit_group(group: str) -> str:
-    """Return the consumer group that holds the batch commit records of a component's stage."""
-    return f"{group}.stage"
-
-
-def transactional_id(group: str, topic: str, partition: int) -> str:
-    """Return the transactional id of the tasks that begin with a partition."""
-    return f"{batch_commit_group(group)}-{topic}-{partition}"
 
 
 class BatchCommits:

@@ -1,7 +1,8 @@
 """Reads the records of dead letters: source records whose attempts are used up, with the failure added.
 
 Invariant: neither the failed tuple's value nor the size of the record keeps a dead letter from being written.
-The transaction that writes it commits that its record is done.
+The transaction that writes it commits that its record is done. Dead letters of large records are read few
+at a time.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ from acktree.core import world
 from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.ledger.task import ExhaustedRecord
 from acktree.producers.spouts.driver.failed_values import FailedValues
-from acktree.producers.spouts.driver.one_record import by_partition, read_records
+from acktree.producers.spouts.driver.one_record import MAX_BYTES, by_partition, read_records
 from acktree.producers.spouts.state_topic import DeadLetter, Letter
+from acktree.producers.tuples import size_of
 from acktree.wire.dead_letter import HEADERS_NOTE, DeadLetterFields, FailedValue, Headers, dead_letter_headers
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import read_headers
@@ -33,18 +35,21 @@ class DeadLetterReader:
         self._values = FailedValues(reader, bootstrap)
 
     def read(self, records: Sequence[ExhaustedRecord]) -> list[DeadLetter | None]:
-        """Return the dead letters of records; None for one that is no longer there.
+        """Return the dead letters of the first records, as many as fit; None for one that is gone.
+
+        The records are in the order of their places.
 
         Raises:
             BrokerUnreachable, BrokerRefused: a record could not be read; call again.
         """
-        found, damaged = self._read_sources(records)
-        there = [each for each in records if _place_of(each) in found or _place_of(each) in damaged]
+        found, damaged, left = self._read_sources(records)
+        first = [each for each in records if left is None or place_of(each) < left]
+        there = [each for each in first if place_of(each) in found or place_of(each) in damaged]
         read = self._values.read([(record.failed_tuple, record.root) for record in there])
-        values = dict(zip(map(_place_of, there), read, strict=True))
+        values = dict(zip(map(place_of, there), read, strict=True))
         return [
             self._dead_letter_of(record, found.get(place), values[place]) if place in values else None
-            for record, place in zip(records, map(_place_of, records), strict=True)
+            for record, place in zip(first, map(place_of, first), strict=True)
         ]
 
     def _dead_letter_of(
@@ -64,17 +69,26 @@ class DeadLetterReader:
         ]
         return DeadLetter(self._topic, forms)
 
-    def _read_sources(self, records: Sequence[ExhaustedRecord]) -> tuple[dict[_Place, Message], set[_Place]]:
-        """Return the source records that are there, and which are damaged."""
+    def _read_sources(
+        self, records: Sequence[ExhaustedRecord]
+    ) -> tuple[dict[_Place, Message], set[_Place], _Place | None]:
+        """Return source records that are there, which are damaged, and the first that is left for later."""
         found: dict[_Place, Message] = {}
         damaged: set[_Place] = set()
-        for (topic, partition), offsets in by_partition(map(_place_of, records)).items():
+        room = MAX_BYTES
+        for place, offsets in by_partition(map(place_of, records)).items():
+            if room <= 0:
+                return found, damaged, (*place, min(offsets))
             unread: set[int] = set()
-            place = topic, partition
-            read = read_records(self._log, place, offsets, self._bootstrap, damaged=unread)
+            read, left = read_records(
+                self._log, place, offsets, self._bootstrap, damaged=unread, max_bytes=room
+            )
             found |= {(*place, offset): message for offset, message in read.items()}
             damaged |= {(*place, offset) for offset in unread}
-        return found, damaged
+            if left:
+                return found, damaged, (*place, left[0])
+            room -= sum(map(size_of, read.values()))
+        return found, damaged, None
 
     def _whole(self, record: ExhaustedRecord, message: Message, value: FailedValue) -> Letter:
         headers = [*_source_headers(message), *self._headers(record, message, value)]
@@ -115,7 +129,8 @@ class DeadLetterReader:
         return dead_letter_headers(fields)
 
 
-def _place_of(record: ExhaustedRecord) -> _Place:
+def place_of(record: ExhaustedRecord) -> tuple[str, int, int]:
+    """Return topic, partition and offset of a record."""
     return record.source.topic, record.source.partition, record.offset
 
 

@@ -5,6 +5,7 @@ and the dead letter is written without it. Nothing waits long for a value.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from confluent_kafka import Message
 
@@ -22,6 +23,13 @@ AGAIN_AFTER_S = 60.0
 """After a failure, no value of its topic is asked for, for so long."""
 
 
+class _Content(NamedTuple):
+    """The roots of a record, and the beginning of its value: a whole one may be large."""
+
+    roots: set[int]
+    value: FailedValue
+
+
 class FailedValues:
     """Reads the values of failed tuples."""
 
@@ -32,38 +40,46 @@ class FailedValues:
     def read(self, failures: Sequence[tuple[FailedTuple | None, int]]) -> list[FailedValue]:
         """Return what failed tuples of the trees of roots held, one for each."""
         places = [(each.topic, each.partition, each.offset) for each, _ in failures if each is not None]
-        records = {place: self._records(place, offsets) for place, offsets in by_partition(places).items()}
+        read = {place: self._contents(place, offsets) for place, offsets in by_partition(places).items()}
         return [
             FailedValue()
             if failed is None
-            else _value(records[failed.topic, failed.partition], failed.offset, root)
+            else _value(read[failed.topic, failed.partition], failed.offset, root)
             for failed, root in failures
         ]
 
-    def _records(self, place: tuple[str, int], offsets: list[int]) -> dict[int, Message] | str:
-        """Return the records of a partition by offset, or why they are not read."""
+    def _contents(self, place: tuple[str, int], offsets: list[int]) -> dict[int, _Content] | str:
+        """Return what the records of a partition hold by offset, or why they are not read."""
         topic, _ = place
         until_s, note = self._failures.get(topic, (0.0, ""))
         if world.monotonic_s() < until_s:
             return note
+        contents: dict[int, _Content] = {}
         try:
-            return read_records(self._log, place, offsets, self._bootstrap, READ_TIMEOUT_S)
+            while offsets:
+                found, offsets = read_records(self._log, place, offsets, self._bootstrap, READ_TIMEOUT_S)
+                contents |= {offset: _content(record) for offset, record in found.items()}
+            return contents
         except AcktreeError as error:
             note = f"not read: {error}"
             self._failures[topic] = world.monotonic_s() + AGAIN_AFTER_S, note
             return note
 
 
-def _value(records: dict[int, Message] | str, offset: int, root: int) -> FailedValue:
-    if isinstance(records, str):
-        return FailedValue(None, records)
-    if (record := records.get(offset)) is None:
-        return FailedValue(None, "the tuple is no longer in its topic")
+def _content(record: Message) -> _Content:
     try:
         header = find_header(read_headers(record))
         roots = {anchor.root for anchor in decode_header(header).anchors} if header else set()
     except MalformedRecord:
         roots = set()
-    if root not in roots:
+    return _Content(roots, FailedValue.of(record.value()))
+
+
+def _value(contents: dict[int, _Content] | str, offset: int, root: int) -> FailedValue:
+    if isinstance(contents, str):
+        return FailedValue(None, contents)
+    if (content := contents.get(offset)) is None:
+        return FailedValue(None, "the tuple is no longer in its topic")
+    if root not in content.roots:
         return FailedValue(None, "its topic was recreated and holds another record there")
-    return FailedValue.of(record.value())
+    return content.value

@@ -1,7 +1,7 @@
 """Reads single records by their coordinates.
 
 Invariant: a record counts as gone only if the log holds one behind it, or begins or ends behind it. A
-log that ends before it proves nothing: a new leader may lag.
+log that ends before it proves nothing: a new leader may lag. Of large records few are returned together.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,10 @@ from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.core.kafka.errors import as_clear_error
 from acktree.core.kafka.log_reader import Found, LogReader, Place
+from acktree.producers.tuples import size_of
 
+MAX_BYTES = 16 << 20
+"""With so many bytes, or one record, a call has enough."""
 MAX_GAP = 1_000
 """Records this close together are read in one go."""
 WAIT_S = 1.0
@@ -38,11 +41,13 @@ def read_records(
     bootstrap: str,
     timeout_s: float | None = None,
     damaged: set[int] | None = None,
-) -> dict[int, Message]:
-    """Return by offset those records of a partition that are still there.
+    max_bytes: int = MAX_BYTES,
+) -> tuple[dict[int, Message], list[int]]:
+    """Return by offset those records of a partition that are still there, and which offsets are left.
 
-    ``log`` reads nothing else meanwhile. ``timeout_s`` is how long one record may take, by default
-    BROKER_TIMEOUT_S. Offsets that nobody can read are added to ``damaged``.
+    At ``max_bytes`` the highest offsets are left, in order, for another call. ``log`` reads nothing else
+    meanwhile. ``timeout_s`` is how long one record may take, by default BROKER_TIMEOUT_S. Offsets that nobody
+    can read are added to ``damaged``.
 
     Raises:
         BrokerUnreachable, BrokerRefused: one could not be read, or the log ends before it, or it is damaged
@@ -50,27 +55,29 @@ def read_records(
     """
     timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
     found: dict[int, Message] = {}
+    size = 0
     wanted = sorted(set(offsets), reverse=True)
     deadline_s = world.monotonic_s() + timeout_s
     try:
-        while wanted:
+        while wanted and size < max_bytes:
             if partition not in log.places or wanted[-1] - log.next_offset(partition) > MAX_GAP:
                 log.begin({partition: wanted[-1]})
             if world.monotonic_s() >= deadline_s:
                 raise _beyond(partition, wanted[-1])
             for _, kind, start, end, records, error in log.read(MAX_GAP, min(WAIT_S, timeout_s)):
-                if not wanted:
-                    break  # all was found in front of it
+                if not wanted or size >= max_bytes:
+                    break  # enough was found in front of it
                 if kind is Found.GONE:
                     raise as_clear_error(error, bootstrap, "/".join(map(str, partition)))
                 if kind is Found.FELL:
                     raise _beyond(partition, wanted[-1])
                 deadline_s = world.monotonic_s() + timeout_s
                 there = {message.offset() or 0: message for message in records}
-                while wanted and wanted[-1] < end:
+                while wanted and wanted[-1] < end and size < max_bytes:
                     offset = wanted.pop()
                     if offset in there:
                         found[offset] = there[offset]
+                        size += size_of(there[offset])
                     elif kind is Found.DAMAGED and damaged is None:
                         raise BrokerRefused(
                             f"{partition[0]}/{partition[1]}: offsets {start} to {end - 1} are damaged in the "
@@ -81,7 +88,7 @@ def read_records(
     finally:
         if partition in log.places:
             log.end([partition])
-    return found
+    return found, wanted[::-1]
 
 
 def _beyond(partition: Place, offset: int) -> BrokerUnreachable:

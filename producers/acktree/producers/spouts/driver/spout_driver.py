@@ -49,6 +49,7 @@ from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
+from acktree.producers.spouts.driver.task_fencing import fence_tasks
 from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver, control_record
 from acktree.wire.codec import encode_replay_command
@@ -171,8 +172,12 @@ class SpoutDriver:
         versions = self._registry.history.versions.values()
         ever = {task for version in versions for task in version.spout_tasks.get(spout, ())}
         commits.begin(ever & self._topics_read(ever), driver_before)
+        if driver_before is not None:  # one in Spark, whose tasks may have died in their transactions
+            places = [(source.topic, source.partition) for source in topics.partitions]
+            group = self.topology.group_of(spout)
+            fence_tasks(self._bootstrap, group, places, self._options.kafka)
         self._wait_until(commits.probe, may_wait)
-        group = commits.take_over(topics.partitions, logged)
+        committed = commits.take_over(topics.partitions, logged)
         self._watch.check_topics(topics, commits.is_of_former)
         is_first = commits.is_first
         starts = topics.log_starts(topics.partitions)
@@ -183,7 +188,7 @@ class SpoutDriver:
         timeout_s = self.topology.message_timeout_s
         for task in self._options.tasks_of(self.topology):
             self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
-        restored = self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
+        restored = self._sources.add(topics.partitions, committed, starts, is_first=is_first, age_s=age_s)
         is_newest = commits.is_newest(logged)
         if logged is not None and commits.is_planned(logged):
             emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
@@ -196,7 +201,7 @@ class SpoutDriver:
                     ledger.emitted_before = ends.get(slot, MAX_OFFSET + 1)
         commits.serve(self.tasks)
         commits.use_run(commits.run)
-        self._resets.apply({slot: entry for slot, entry in group.items() if slot in restored})
+        self._resets.apply({slot: entry for slot, entry in committed.items() if slot in restored})
         self._sources.go_back_to_ends()
         self._results.follow(commits.positions)
         self._wait_until(commits.commit, may_wait)
@@ -419,10 +424,14 @@ class SpoutDriver:
         return BitMap64([each for each in offsets if each < start])
 
     def read_records(
-        self, partition: tuple[str, int], offsets: Iterable[int], damaged: set[int]
-    ) -> dict[int, Message]:
-        """Return by offset those records of a source partition that are still there; see ``one_record``."""
-        return read_records(self._source_reader, partition, offsets, self._bootstrap, damaged=damaged)
+        self, partition: tuple[str, int], offsets: Iterable[int], damaged: set[int], max_bytes: int
+    ) -> tuple[dict[int, Message], list[int]]:
+        """Return those records of a source partition that are still there, and what is left to read.
+
+        See ``one_record.read_records``.
+        """
+        reader = self._source_reader
+        return read_records(reader, partition, offsets, self._bootstrap, damaged=damaged, max_bytes=max_bytes)
 
     def is_away(self, partition: tuple[str, int]) -> bool:
         """Return whether a source partition has no leader now: nothing of it can be read."""

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from acktree.core.errors import BrokerUnreachable
 from acktree.producers.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
-from acktree.producers.spouts.driver.dead_letters import DeadLetterReader
+from acktree.producers.spouts.driver.dead_letters import DeadLetterReader, place_of
 from acktree.producers.spouts.driver.replay_queue import QueuedReplay, ReplayQueue
 from acktree.producers.spouts.driver.result_topics import LostResults, ResultRecord, ResultTopics
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
@@ -20,7 +20,7 @@ from acktree.wire.control_records import Absent, Failure, ReplayCommand, Result
 log = logging.getLogger("acktree.spark")
 
 MAX_DEAD_LETTERS = 200
-"""How many are read and written together, before more results are read."""
+"""How many are read and written together, before more results are read; of large records fewer."""
 
 
 class SpoutResults:
@@ -110,7 +110,7 @@ class SpoutResults:
             self._replays.add(QueuedReplay(entry.task, entry.offset, record))
         elif isinstance(record, Absent):
             for task in self._tasks.values():
-                task.apply_absent(record)
+                task.apply_absent(record, entry.counted)
         else:
             self._apply_result(record, entry.age_s)
 
@@ -145,12 +145,13 @@ class SpoutResults:
             for task, record in self._exhausted:  # a later result has opened it
                 task.put_back(record, self._monotonic())
             self._exhausted.clear()
+        self._exhausted.sort(key=lambda each: place_of(each[1]))
         while some := self._exhausted[:MAX_DEAD_LETTERS]:
-            self._write(some)
-            del self._exhausted[: len(some)]
+            del self._exhausted[: self._write(some)]
         self._pass_applied()
 
-    def _write(self, some: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> None:
+    def _write(self, some: Sequence[tuple[TaskLedger, ExhaustedRecord]]) -> int:
+        """Write the dead letters of the first records, and return how many of them are done with."""
         try:
             letters = self._dead_letters.read([record for _, record in some])
         except BrokerUnreachable:
@@ -159,15 +160,17 @@ class SpoutResults:
                 raise
             for task, record in away:  # its partition has no leader: it waits there, and no other one
                 task.put_back(record, self._monotonic())
-            self._write([each for each in some if each not in away])
-            return
-        for (task, record), letter in zip(some, letters, strict=True):
+            others = [each for each in some if each not in away]
+            self._exhausted[: len(some)] = others
+            return self._write(others)
+        for (task, record), letter in zip(some, letters, strict=False):
             if letter is not None:
                 task.finish_record(record)
             else:
                 is_lost = self._is_removed(record.source, record.offset)
                 task.finish_record(record, "lost" if is_lost else "absent")
         self._commits.commit_dead_letters([letter for letter in letters if letter is not None])
+        return len(letters)
 
     def _pass_applied(self) -> None:
         for number, next_offset in self._applied.items():

@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from numpy.typing import NDArray
 
-from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.clients import consume_ready, make_consumer
 from acktree.core.kafka.settings import consumer_settings
 from acktree.spark.native.columns_in import BytesColumn, ColumnsIn
 from acktree.spark.native.switch import NativeOff
@@ -96,7 +96,6 @@ class Fetching:
             options.kafka,
             auto_offset_reset="error",
             enable_partition_eof=True,
-            queued_max_messages_kbytes=16_384,
             fetch_wait_max_ms=FETCH_WAIT_MS,
         )
         self.consumer: Consumer = make_consumer(settings)
@@ -143,7 +142,10 @@ class Fetching:
         return next_offset > offset
 
     def fetch(self, place: Place, max_records: int, timeout_s: float) -> Fetched:
-        """Return what has come of a partition, at most ``max_records``; wait ``timeout_s`` for the last."""
+        """Return what has come of a partition, at most ``max_records``, or comes within ``timeout_s``.
+
+        The client bounds what has come in bytes; who waited for ``max_records`` would get them at any size.
+        """
         if not self.reads_columns:
             return self._fetched_one_by_one(self._consume(place, max_records, timeout_s))
         taken = self._columns[place].take(max_records, timeout_s, own=self._is_for_bolt)
@@ -168,7 +170,8 @@ class Fetching:
     def _consume(self, place: Place, max_records: int, timeout_s: float) -> list[Message]:
         """Return messages of a partition; keep those of others, and release who has come to its end."""
         if not self._waiting[place]:
-            for message in self.consumer.consume(max_records, timeout_s):
+            ready = consume_ready(self.consumer, max_records, timeout_s)
+            for message in ready + self.consumer.consume(max_records - len(ready), 0):
                 of = (message.topic() or "", message.partition() or 0)
                 if (end := self._ends.get(of)) is not None:
                     self._waiting[of].append(message)

@@ -24,6 +24,7 @@ from acktree.producers.spouts.driver.sources.log_bounds import (
 )
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, Place, fetching
+from acktree.wire.control_records import Span
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import IdArray, root_ids
 
@@ -73,10 +74,11 @@ class ReadRange:
         return block_firsts(offsets, self.start, self.block) if self.block > 1 else offsets
 
 
-def read_records(ranges: Sequence[ReadRange]) -> Iterator[tuple[ReadRange, Iterator[Fetched]]]:
+def read_records(ranges: Sequence[ReadRange]) -> Iterator[tuple[ReadRange, Iterator[Fetched], list[Span]]]:
     """Yield the ranges of a task with their records, which must be read to their end before the next range.
 
-    One consumer fetches up to MAX_ASSIGNED small ranges at a time, or a single large one.
+    The spans are those of records that are lost, known when the others have been read. One consumer fetches
+    up to MAX_ASSIGNED small ranges at a time, or a single large one.
     """
     for together in _assignable(ranges):
         source = fetching(together[0].options)
@@ -84,7 +86,8 @@ def read_records(ranges: Sequence[ReadRange]) -> Iterator[tuple[ReadRange, Itera
         if [known] != [(range_.place, range_.start) for range_ in together]:
             source.assign({range_.place: (range_.start, range_.end) for range_ in together})
         for range_ in together:
-            yield range_, _records(source, range_)
+            lost: list[Span] = []
+            yield range_, _records(source, range_, lost), lost
 
 
 def _assignable(ranges: Sequence[ReadRange]) -> Iterator[list[ReadRange]]:
@@ -101,7 +104,7 @@ def _assignable(ranges: Sequence[ReadRange]) -> Iterator[list[ReadRange]]:
             yield there[at : at + MAX_ASSIGNED]
 
 
-def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
+def _records(source: Fetching, range_: ReadRange, lost: list[Span]) -> Iterator[Fetched]:
     place, position, last_progress_s = range_.place, range_.start, world.monotonic_s()
     while position < range_.end:
         fetched = source.fetch(place, min(MAX_ROWS, range_.end - position), 1.0)
@@ -112,9 +115,9 @@ def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
                 position = max(position, offset)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 _check_truncated(range_, error, position)
-                position = _go_on(range_, source, position)
+                position = _pass(_go_on(range_, source, position), position, lost)
             elif is_damaged(error):
-                position = _pass_damaged(range_, source, position)
+                position = _pass(_pass_damaged(range_, source, position), position, lost)
             elif not error.retriable():
                 raise as_clear_error(error, range_.options.bootstrap)
         if len(fetched.offsets) or fetched.errors:
@@ -128,12 +131,19 @@ def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
                     f"{range_.topic}/{range_.partition} delivered nothing from offset {position} "
                     f"(of {range_.start} to {range_.end}) for {STALL_S:g} s"
                 )
-            position = following
+            position = _pass(following, position, lost)
     is_large = range_.end - range_.start > SMALL_BATCH
     if is_large and position == range_.end and source.is_ahead_of(place, position):
         source.position = place, position
     else:
         source.release(place)
+
+
+def _pass(following: int, position: int, lost: list[Span]) -> int:
+    """Return where reading continues; what is between is lost, unless it is done already."""
+    if following > position:
+        lost.append(Span(position, following))
+    return following
 
 
 def _pass_damaged(range_: ReadRange, source: Fetching, position: int) -> int:

@@ -4,7 +4,7 @@ Invariant: a task ends only when it has read up to the end of its range; missing
 transaction markers) are proven absent by reading past them, and reported to the ledger.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from acktree.core.topology.registry import Published
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.ledger.partitions.retries import REPLAY_GAP
+from acktree.producers.spouts.driver.result_topics import LOST_KEY
 from acktree.spark.shared.batch_commits import ReadTaskName, digest
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.binary_rows import binary_of
@@ -139,12 +140,14 @@ def read_offsets(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """
     # Life of a record, step 3.
     begin_handoff(task.name if task.ranges else None, task.declared_by, task.number)
-    for range_, records in read_records(task.ranges):
-        yield from _read_range(range_, records, task.declared_by)
+    for range_, records, lost in read_records(task.ranges):
+        yield from _read_range(range_, records, lost, task.declared_by)
     end_handoff(task.declared_by)
 
 
-def _read_range(range_: ReadRange, records: Iterator[Fetched], declared_by: str) -> Iterator[pa.RecordBatch]:
+def _read_range(
+    range_: ReadRange, records: Iterator[Fetched], lost: Sequence[Span], declared_by: str
+) -> Iterator[pa.RecordBatch]:
     wanted = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
     only = None if range_.only is None else wanted
     seen: list[NDArray[np.int64]] = []
@@ -159,7 +162,11 @@ def _read_range(range_: ReadRange, records: Iterator[Fetched], declared_by: str)
             yield batch
     if range_.result_topic is not None and sum(map(len, seen)) < len(wanted):
         absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
-        _send_absent(range_, range_.result_topic, absent)
+        is_lost = np.zeros(len(absent), bool)
+        for first, following in lost:
+            is_lost |= (absent >= first) & (absent < following)
+        _send_absent(range_, range_.result_topic, absent[~is_lost])
+        _send_absent(range_, range_.result_topic, absent[is_lost], LOST_KEY)
 
 
 def task_anchors(task: ReadTask) -> Iterator[bytes]:
@@ -167,7 +174,7 @@ def task_anchors(task: ReadTask) -> Iterator[bytes]:
 
     Raises what ``read_offsets`` raises. A spout's absent offsets also have anchors.
     """
-    for range_, records in read_records([each for each in task.ranges if each.options.bolt]):
+    for range_, records, _ in read_records([each for each in task.ranges if each.options.bolt]):
         for fetched in records:
             yield _bytes_of(_anchors(range_, fetched.own, fetched.offsets))
     for range_ in (each for each in task.ranges if not each.options.bolt):
@@ -175,7 +182,10 @@ def task_anchors(task: ReadTask) -> Iterator[bytes]:
         yield _bytes_of(_anchors(range_, None, offsets))
 
 
-def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64]) -> None:
+def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64], key: bytes | None = None) -> None:
+    """Report offsets that hold no record; ``key``: LOST_KEY if they did."""
+    if not len(absent):
+        return
     runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
     spans = [Span(int(run[0]), int(run[-1]) + 1) for run in runs]
     output, run = (
@@ -183,7 +193,8 @@ def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64]) -> No
         range_.generation >> 4,
     )
     for at in range(0, len(spans), MAX_SPANS):
-        output.send(topic, 0, encode_absent(Absent(range_.slot, run, spans[at : at + MAX_SPANS])))
+        record = encode_absent(Absent(range_.slot, run, spans[at : at + MAX_SPANS]))
+        output.produce(topic, record, key)  # it has one partition
     output.flush_and_commit()
 
 

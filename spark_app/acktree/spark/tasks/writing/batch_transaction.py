@@ -34,7 +34,7 @@ from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTask
 from acktree.spark.tasks.producers import FLUSH_TIMEOUT_S
 from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS, lost
 
-SINGLE_ROWS = 2_000
+SINGLE_ROWS, SINGLE_BYTES = 2_000, 16 << 20
 """Records produced one by one that wait to be laid out together."""
 MAX_RECORDS = 2**30
 """Of one producer: aiokafka's sequence numbers go astray at 2**31 in a partition."""
@@ -61,6 +61,7 @@ class BatchTransaction:
         self.edges = EdgeSource()
         self.is_spent = False
         self._singles: dict[str, list[Single]] = {}
+        self._single_bytes = 0
         self._turns: Counter[str] = Counter()
         self._counts: dict[str, int] = {}
         self._records = 0
@@ -82,7 +83,10 @@ class BatchTransaction:
     ) -> None:
         """Take a record. Raises DeliveryFailed, TooLarge: this one, or one before."""
         self._singles.setdefault(topic, []).append((value, key, list(headers or ())))
-        if len(self._singles[topic]) >= SINGLE_ROWS:
+        self._single_bytes += len(value or b"") + len(key or b"")
+        if self._single_bytes >= SINGLE_BYTES:
+            self.serve()
+        elif len(self._singles[topic]) >= SINGLE_ROWS:
             self._lay_out_singles(topic)
 
     def produce_rows(self, topic: str, rows: Rows) -> Unwritten:
@@ -150,6 +154,7 @@ class BatchTransaction:
         """Lay out what waits. Raises DeliveryFailed, TooLarge."""
         for topic in list(self._singles):
             self._lay_out_singles(topic)
+        self._single_bytes = 0
 
     def flush_tuples(self) -> None:
         """Nothing to wait for: everything becomes visible together."""

@@ -82,10 +82,12 @@ class SourceTraces:
         until_s = world.monotonic_s() + READ_TIMEOUT_S
         try:
             log_reader = self._log = self._log or self._open()
-            for partition, offsets in by_partition(wanted).items():
-                left_s = max(0.0, until_s - world.monotonic_s())
-                found = read_records(log_reader, partition, offsets, self._bootstrap, left_s, damaged=set())
-                self._known |= {(*partition, offset): _context_of(each) for offset, each in found.items()}
+            for partition, left in by_partition(wanted).items():
+                while left:
+                    left_s = max(0.0, until_s - world.monotonic_s())
+                    about = log_reader, partition, left, self._bootstrap, left_s
+                    found, left = read_records(*about, damaged=set())
+                    self._known |= {(*partition, at): _context_of(each) for at, each in found.items()}
         except (AcktreeError, KafkaException) as error:
             self._log_unread(str(error))
 

@@ -12,8 +12,9 @@ from confluent_kafka import KafkaException
 
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import Settings
+from acktree.producers.spouts.driver.task_fencing import transactional_id
 from acktree.spark.native.switch import NativeOff, native_part
-from acktree.spark.shared.batch_commits import BatchName, ReadTaskName, batch_commits, transactional_id
+from acktree.spark.shared.batch_commits import BatchName, ReadTaskName, batch_commits
 from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 

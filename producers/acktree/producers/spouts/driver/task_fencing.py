@@ -1,4 +1,4 @@
-"""Fences the tasks of an earlier driver: their open transactions hold back the readers of its topics.
+"""Fences Spark's tasks of an earlier driver: their open transactions hold back the readers of its topics.
 
 All spouts share the topic of inits, so an open transaction of one holds the trees of all.
 """
@@ -13,11 +13,20 @@ from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_producer, retry_un
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import Settings
 from acktree.producers.kafka.fencing import fencing_settings
-from acktree.spark.shared.batch_commits import transactional_id
 
 AT_ONCE = 16
 """How many transactional ids are fenced at a time, each by its own client."""
 BEGIN_S = 0.001
+
+
+def batch_commit_group(group: str) -> str:
+    """Return the consumer group that holds the batch commit records of a component's stage in Spark."""
+    return f"{group}.stage"
+
+
+def transactional_id(group: str, topic: str, partition: int) -> str:
+    """Return the transactional id of Spark's tasks that begin with a partition."""
+    return f"{batch_commit_group(group)}-{topic}-{partition}"
 
 
 def fence_tasks(bootstrap: str, group: str, places: Sequence[tuple[str, int]], user: Settings) -> None:
