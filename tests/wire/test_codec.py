@@ -167,16 +167,19 @@ def test_fails_are_split_so_that_each_record_has_one_stack_trace() -> None:
 
 
 @given(
-    INT, st.integers(1, 255), st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50)
+    INT,
+    st.integers(1, 255),
+    st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50),
+    st.booleans(),
 )
-def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int]]) -> None:
+def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int]], is_lost: bool) -> None:
     spans = tuple(Span(first, first + length) for first, length in pairs)
-    data = codec.encode_absent(Absent(slot, run, spans))
-    datum = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans]}
+    data = codec.encode_absent(Absent(slot, run, spans, is_lost))
+    datum = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans], "is_lost": is_lost}
     assert data == by_fastavro("Absent", datum)
     back = codec.decode_result_record(data)
     assert isinstance(back, Absent)
-    assert (back.slot, back.spans, back.run) == (slot, spans, run)
+    assert (back.slot, back.spans, back.run, back.is_lost) == (slot, spans, run, is_lost)
 
 
 def test_an_absent_with_an_invalid_run_is_refused() -> None:

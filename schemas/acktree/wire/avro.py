@@ -68,6 +68,11 @@ def zigzag(number: int) -> bytes:
     return varint((number << 1) ^ (number >> 63))
 
 
+def boolean_bytes(value: bool) -> bytes:
+    """Return the Avro bytes of a boolean."""
+    return b"\1" if value else b"\0"
+
+
 def string_bytes(text: str) -> bytes:
     raw = text.encode()
     return zigzag(len(raw)) + raw
@@ -120,6 +125,11 @@ class Reader:
         start = self.position
         self.position += size
         return self.data[start : self.position]
+
+    def boolean(self) -> bool:
+        if (byte := self.read(1, "boolean")) not in (b"\0", b"\1"):
+            raise MalformedRecord(f"{byte!r} is not a boolean")
+        return byte == b"\1"
 
     def string(self) -> str:
         raw = self.read(self.long(), "string")

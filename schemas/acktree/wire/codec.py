@@ -11,6 +11,7 @@ from acktree.wire.avro import (
     FRAME_BYTES,
     Reader,
     array_bytes,
+    boolean_bytes,
     frame_of,
     id_bytes,
     items_bytes,
@@ -97,7 +98,8 @@ def _stack_of(fails: Sequence[Fail | Failure]) -> str:
 
 def encode_absent(record: Absent) -> bytes:
     """Return the framed Avro bytes of an Absent."""
-    return ABSENT_FRAME + zigzag(record.slot) + zigzag(record.run) + _spans(record.spans)
+    head = ABSENT_FRAME + zigzag(record.slot) + zigzag(record.run)
+    return head + _spans(record.spans) + boolean_bytes(record.is_lost)
 
 
 def encode_replay_command(record: ReplayCommand) -> bytes:
@@ -176,13 +178,16 @@ def decode_absent(data: bytes) -> Absent:
     slot, run = reader.int32(), reader.int32()
     if not 1 <= run <= MAX_RUN:
         raise MalformedRecord(f"run {run} is not between 1 and {MAX_RUN}")
-    return Absent(slot, run, _decode_spans(reader))
+    absent = Absent(slot, run, _decode_spans(reader), reader.boolean())
+    reader.end()
+    return absent
 
 
 def decode_replay_command(data: bytes) -> ReplayCommand:
     """Return the ReplayCommand in data; raise MalformedRecord for anything else."""
     reader = Reader(data, REPLAY_COMMAND_FRAME, _NAMES)
     record = ReplayCommand(reader.int32(), _decode_spans(reader))
+    reader.end()
     if not record.spans or command_end(record.spans) < len(record.spans):
         raise MalformedRecord(
             f"{len(record.spans)} spans; at least one is needed, and all must fit into a commit's metadata"
@@ -194,7 +199,6 @@ def decode_replay_command(data: bytes) -> ReplayCommand:
 
 def _decode_spans(reader: Reader) -> tuple[Span, ...]:
     spans = reader.items(2, _span)
-    reader.end()
     if any(not 0 <= first < following for first, following in spans):
         raise MalformedRecord("a span ends before it begins")
     return spans

@@ -150,6 +150,8 @@ class Absent:
     slot: int
     run: int
     spans: Sequence[Span]
+    is_lost: bool = False
+    """Whether they held one that retention has removed, or that is damaged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from acktree.wire.avro import (
     FRAME_BYTES,
     MAGIC,
     Reader,
+    boolean_bytes,
     frame_of,
     items_bytes,
     read_varint,
@@ -208,7 +209,7 @@ def encode_slot_state(state: SlotState) -> bytes:
             _head(SLOT_STATE_FRAME),
             *map(zigzag, (state.frontier, state.next_offset, state.floor)),
             _bytes(state.done),
-            *(zigzag(state.emitted_ms), _boolean(state.is_first), zigzag(state.limit)),
+            *(zigzag(state.emitted_ms), boolean_bytes(state.is_first), zigzag(state.limit)),
             items_bytes([b"".join(map(zigzag, blocks)) for blocks in state.blocks]),
             items_bytes([_attempts(each) for each in state.attempts]),
             zigzag(0) if state.command is None else zigzag(1) + _command(state.command),
@@ -219,7 +220,7 @@ def encode_slot_state(state: SlotState) -> bytes:
 
 def _attempts(of: Attempts) -> bytes:
     numbers = b"".join(map(zigzag, (of.generation, of.emissions, of.counted, of.due_ms)))
-    return numbers + _boolean(of.is_delayed) + _bytes(of.offsets)
+    return numbers + boolean_bytes(of.is_delayed) + _bytes(of.offsets)
 
 
 def _command(command: LiveCommand) -> bytes:
@@ -228,10 +229,6 @@ def _command(command: LiveCommand) -> bytes:
 
 def _bytes(raw: bytes) -> bytes:
     return zigzag(len(raw)) + raw
-
-
-def _boolean(value: bool) -> bytes:
-    return b"\1" if value else b"\0"
 
 
 def encode_task_state(state: TaskState) -> bytes:
@@ -268,7 +265,7 @@ def decode_slot_state(data: bytes) -> SlotState:
     """Return the SlotState in data; raise MalformedRecord for anything else."""
     reader = _reader(data, SLOT_STATE_FRAME)
     head = _offset(reader), _offset(reader), _run(reader), _read_bytes(reader)
-    more = _offset(reader), _read_boolean(reader), _offset(reader)
+    more = _offset(reader), reader.boolean(), _offset(reader)
     lists = reader.items(4, _read_blocks), reader.items(6, _read_attempts)
     state = SlotState(*head, *more, *lists, _read_command(reader), _read_epoch(reader))
     reader.end()
@@ -288,7 +285,7 @@ def _read_attempts(reader: Reader) -> Attempts:
     generation, emissions, counted = reader.int32(), reader.int32(), reader.int32()
     if not 0 <= generation < (MAX_RUN + 1) << 4 or min(emissions + 1, counted) < 0:
         raise MalformedRecord(f"attempts of generation {generation}, {counted} of {emissions} emissions")
-    due_ms, is_delayed = _offset(reader), _read_boolean(reader)
+    due_ms, is_delayed = _offset(reader), reader.boolean()
     return Attempts(generation, emissions, counted, due_ms, is_delayed, _read_bytes(reader))
 
 
@@ -310,12 +307,6 @@ def _read_epoch(reader: Reader) -> LogEpoch:
 
 def _read_bytes(reader: Reader) -> bytes:
     return bytes(reader.read(reader.long(), "bytes"))
-
-
-def _read_boolean(reader: Reader) -> bool:
-    if (byte := reader.read(1, "boolean")) not in (b"\0", b"\1"):
-        raise MalformedRecord(f"{byte!r} is not a boolean")
-    return byte == b"\1"
 
 
 def decode_task_state(data: bytes) -> TaskState:

@@ -177,8 +177,9 @@ class TaskLedger:
             if is_probe_acked(self.breaker, slot, generations[known], offsets[known]):
                 self.breaker.close(now_s)
 
-    def apply_absent(self, absent: Absent, counted: str = "absent") -> None:
-        """Apply the proof that offsets hold no record: they are done; count them as ``counted``."""
+    def apply_absent(self, absent: Absent) -> None:
+        """Apply the proof that offsets hold no record: they are done."""
+        counted = "lost" if absent.is_lost else "absent"
         ledger = self.slots.get(absent.slot)
         if ledger is not None and is_run_between(absent.run, ledger.floor, self.run):
             for first, following in absent.spans:

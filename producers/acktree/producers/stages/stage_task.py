@@ -366,9 +366,9 @@ class StageTask:
                     self._reject(record, error)
         if len(records) < len(offsets):
             gone = BitMap64(offsets) - BitMap64(there)
-            for counted, found in (("absent", gone - lost), ("lost", gone & lost)):
+            for is_lost, found in ((False, gone - lost), (True, gone & lost)):
                 spans = [Span(at, at + 1) for at in found]
-                self._driver.absent(Absent(slot, generation >> 4, spans), counted)
+                self._driver.absent(Absent(slot, generation >> 4, spans, is_lost))
 
     def _reject(self, record: Record, error: MalformedRecord) -> None:
         """Fail a planned record whose headers cannot be read; with the guard."""

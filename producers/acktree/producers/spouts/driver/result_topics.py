@@ -34,22 +34,16 @@ class LostResults(NamedTuple):
     cause: str
 
 
-LOST_KEY = b"lost"
-"""Of a record of offsets that hold no record because it is lost, not because none was there."""
-
-
 class ResultRecord(NamedTuple):
     """One record: task and offset of the result topic, its content, None if malformed, and its age.
 
-    The age is 0 while the clock of the broker that appended it is unknown. ``counted``: as what the offsets
-    of an ``Absent`` are counted.
+    The age is 0 while the clock of the broker that appended it is unknown.
     """
 
     task: int
     offset: int
     record: Result | Absent | ReplayCommand | LostResults | None
     age_s: float = 0.0
-    counted: str = "absent"
 
 
 _Fetched = Message | LostResults
@@ -165,8 +159,7 @@ class ResultTopics:
             record = decode_result_record(fetched.value() or b"")
         except MalformedRecord:
             record = None
-        counted = "lost" if fetched.key() == LOST_KEY else "absent"
-        return ResultRecord(task, fetched.offset() or 0, record, self._age_s(fetched), counted)
+        return ResultRecord(task, fetched.offset() or 0, record, self._age_s(fetched))
 
     def _age_s(self, message: Message) -> float:
         """Return a record's age by the broker's clock, never more than it is: no delay may end early."""

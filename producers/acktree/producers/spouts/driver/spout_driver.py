@@ -336,10 +336,10 @@ class SpoutDriver:
         self._results.fail(failures)
         self.commits.commit_state()
 
-    def absent(self, absent: Absent, counted: str = "absent") -> None:
-        """Apply the proof that planned offsets hold no record; count them as ``counted``."""
+    def absent(self, absent: Absent) -> None:
+        """Apply the proof that planned offsets hold no record."""
         for task in self.tasks.values():
-            task.apply_absent(absent, counted)
+            task.apply_absent(absent)
 
     def next_offsets(self) -> dict[tuple[str, int], int]:
         """Return where each source partition that the newest version reads continues."""

@@ -110,7 +110,7 @@ class SpoutResults:
             self._replays.add(QueuedReplay(entry.task, entry.offset, record))
         elif isinstance(record, Absent):
             for task in self._tasks.values():
-                task.apply_absent(record, entry.counted)
+                task.apply_absent(record)
         else:
             self._apply_result(record, entry.age_s)
 

@@ -15,7 +15,6 @@ from pyspark.sql.datasource import InputPartition
 from acktree.core.topology.registry import Published
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.ledger.partitions.retries import REPLAY_GAP
-from acktree.producers.spouts.driver.result_topics import LOST_KEY
 from acktree.spark.shared.batch_commits import ReadTaskName, digest
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.binary_rows import binary_of
@@ -165,8 +164,8 @@ def _read_range(
         is_lost = np.zeros(len(absent), bool)
         for first, following in lost:
             is_lost |= (absent >= first) & (absent < following)
-        _send_absent(range_, range_.result_topic, absent[~is_lost])
-        _send_absent(range_, range_.result_topic, absent[is_lost], LOST_KEY)
+        _send_absent(range_, range_.result_topic, absent[~is_lost], is_lost=False)
+        _send_absent(range_, range_.result_topic, absent[is_lost], is_lost=True)
 
 
 def task_anchors(task: ReadTask) -> Iterator[bytes]:
@@ -182,8 +181,8 @@ def task_anchors(task: ReadTask) -> Iterator[bytes]:
         yield _bytes_of(_anchors(range_, None, offsets))
 
 
-def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64], key: bytes | None = None) -> None:
-    """Report offsets that hold no record; ``key``: LOST_KEY if they did."""
+def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64], *, is_lost: bool) -> None:
+    """Report offsets that hold no record; ``is_lost``: they did."""
     if not len(absent):
         return
     runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
@@ -193,8 +192,8 @@ def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64], key: 
         range_.generation >> 4,
     )
     for at in range(0, len(spans), MAX_SPANS):
-        record = encode_absent(Absent(range_.slot, run, spans[at : at + MAX_SPANS]))
-        output.produce(topic, record, key)  # it has one partition
+        record = encode_absent(Absent(range_.slot, run, spans[at : at + MAX_SPANS], is_lost))
+        output.produce(topic, record, None)  # it has one partition
     output.flush_and_commit()
 
 
