@@ -477,7 +477,7 @@ DEFECTS = (
     Defect(
         "read no further once the other owners are fenced",
         f"{WORKER}/spouts/state_topic.py",
-        "                self._read(reader, states, lambda: states.token == token)  # to the last commit of each\n",
+        "                self._read(reader, states, self._start())  # to the last commit of each\n",
         "",
     ),
     Defect(

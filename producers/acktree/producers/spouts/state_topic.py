@@ -6,7 +6,8 @@ record, never because no more records come; an unreadable record stops it, with 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -38,7 +39,13 @@ from acktree.producers.columns import NO_TIMESTAMP, Pairs
 from acktree.producers.kafka.output import PARTITION_UA
 from acktree.wire.dead_letter import Headers
 from acktree.wire.errors import AcktreeError, MalformedRecord
-from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, encode_state_start
+from acktree.wire.state_records import (
+    MAX_STATE_BYTES,
+    START_KEY,
+    StateStart,
+    decode_state_start,
+    encode_state_start,
+)
 
 log = logging.getLogger("acktree.spout")
 
@@ -94,13 +101,10 @@ class DeadLetter:
 
 
 class States(Protocol):
-    """The records that a start reads from a state topic."""
-
-    token: int | None
-    """That of the start that was read last."""
+    """What a start learns from a state topic."""
 
     def add(self, key: bytes, value: bytes | None, time_ms: int) -> None:
-        """Add a record in the order of the topic; ``time_ms`` is its append time. Raises MalformedRecord."""
+        """Add the newest record of a key; ``time_ms`` is its append time. Raises MalformedRecord."""
         ...
 
 
@@ -154,12 +158,11 @@ class StateTopic:
         try:
             token = self._start()
             self._begin(reader)
-            self._read(reader, states, lambda: states.token == token)
+            self._read(reader, states, token)
             if ended := list(others(states)):
                 for owner in ended:
                     self._end(owner)
-                token = self._start()
-                self._read(reader, states, lambda: states.token == token)  # to the last commit of each
+                self._read(reader, states, self._start())  # to the last commit of each
         finally:
             reader.consumer.close()
         return states
@@ -215,10 +218,14 @@ class StateTopic:
             first, _ = ask_bounds(reader.consumer, TopicPartition(self.topic, 0))
         reader.begin({(self.topic, 0): first})
 
-    def _read(self, reader: LogReader, states: States, is_read: Callable[[], bool] | None) -> None:
-        """Read until that is so; with None to the end, as it is found."""
-        until_s = world.monotonic_s() + READ_TIMEOUT_S
-        while is_read is None or not is_read():
+    def _read(self, reader: LogReader, states: States, token: int | None) -> None:
+        """Read up to the start with a token, or to the end as it is found, and add the newest of each key.
+
+        Kafka compacts late: of most keys there are thousands of records, and only the last one is decoded.
+        """
+        newest: dict[bytes, Message] = {}
+        until_s, is_read = world.monotonic_s() + READ_TIMEOUT_S, False
+        while not is_read:
             if world.monotonic_s() > until_s:
                 raise BrokerUnreachable(
                     f"{self.topic} could not be read up to the record written by this start within "
@@ -228,10 +235,13 @@ class StateTopic:
             for log_range in reader.read(MAX_RECORDS, 1.0):
                 self._refuse(log_range)
                 for message in log_range.records:
-                    self._add(states, message)
+                    newest[key := message.key() or b""] = message
+                    is_read |= key == self._start_key and self._is_start(message, token)
                 until_s = world.monotonic_s() + READ_TIMEOUT_S
-            if is_read is None and reader.is_at_end((self.topic, 0)):
-                return
+            if token is None:
+                is_read = reader.is_at_end((self.topic, 0))
+        for message in newest.values():
+            self._add(states, message)
 
     def _refuse(self, log_range: LogRange) -> None:
         """Refuse to go on without records that the topic has held."""
@@ -247,9 +257,19 @@ class StateTopic:
         if log_range.found is Found.REMOVED:
             log.warning("%s", log_range.text, extra={"action": log_range.action})
 
+    def _is_start(self, message: Message, token: int | None) -> bool:
+        with self._refused(message):
+            return decode_state_start(message.value() or b"").token == token
+
     def _add(self, states: States, message: Message) -> None:
-        try:
+        with self._refused(message):
             states.add(message.key() or b"", message.value(), message.timestamp()[1])
+
+    @contextmanager
+    def _refused(self, message: Message) -> Iterator[None]:
+        """Raise UnreadableState, with coordinates, for a record that cannot be decoded."""
+        try:
+            yield
         except MalformedRecord as error:
             raise UnreadableState(
                 f"{message.topic()}/{message.partition()}/{message.offset()} cannot be read as the state of "

@@ -45,7 +45,6 @@ from acktree.wire.state_records import (
     START_KEY,
     TaskState,
     decode_slot_key,
-    decode_state_start,
     decode_task_record,
     encode_task_state,
     task_in,
@@ -67,15 +66,12 @@ class TaskStates:
     """The records that the start of a task reads: its own; those of others are ignored."""
 
     def __init__(self, task: int) -> None:
-        self._key, self._start_key = task_key(task), task_start_key(task)
+        self._key = task_key(task)
         self.state: TaskState | None = None
-        self.token: int | None = None
 
     def add(self, key: bytes, value: bytes | None, time_ms: int) -> None:
-        """Add a record in the order of the topic. Raises MalformedRecord."""
-        if key == self._start_key:
-            self.token = decode_state_start(value or b"").token
-        elif key == self._key:
+        """Add the newest record of a key. Raises MalformedRecord."""
+        if key == self._key:
             state = decode_task_record(value or b"")
             self.state = state if isinstance(state, TaskState) else None
         elif key not in (START_KEY, SPOUT_KEY) and task_in(key) is None:

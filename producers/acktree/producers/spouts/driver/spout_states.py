@@ -39,20 +39,18 @@ class SpoutStates:
     starts: dict[int | None, StateStart] = field(default_factory=dict)
     """The newest start of each owner."""
     slots: dict[SlotKey, SlotState] = field(default_factory=dict)
-    token: int | None = None
-    """That of the newest start of ``task``."""
     now_ms: int = 0
-    """When that was appended."""
+    """When the newest start of ``task`` was appended."""
     times_ms: dict[SlotKey, int] = field(default_factory=dict)
     """When each of the slots was appended."""
 
     def add(self, key: bytes, value: bytes | None, time_ms: int) -> None:
-        """Add a record in the order of the topic. Raises MalformedRecord."""
+        """Add the newest record of a key. Raises MalformedRecord."""
         owner = task_in(key)
         if key == START_KEY or (owner is not None and key == task_start_key(owner)):
             self.starts[owner] = decode_state_start(value or b"")
             if owner == self.task:
-                self.token, self.now_ms = self.starts[owner].token, time_ms
+                self.now_ms = time_ms
         elif key == SPOUT_KEY:
             self.spout = decode_spout_state(value or b"")
         elif owner is None:
