@@ -88,7 +88,7 @@ class Running:
         self.topic, self.group = f"{name}.{topic}", f"{name}.{group}"
         self.source = "spark" if reader == "spark" else "stage"
         self.cluster = WorkerCluster(bootstrap, name)
-        self._admin = make_admin(bootstrap, {})
+        self.admin = make_admin(bootstrap, {})
         self._looker = make_consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -106,7 +106,7 @@ class Running:
 
     def create(self, topic: str, **placed: Any) -> None:
         new = NewTopic(f"{self.name}.{topic}", PARTITIONS, **placed)
-        self._admin.create_topics([new])[new.topic].result(ANSWER_S)
+        self.admin.create_topics([new])[new.topic].result(ANSWER_S)
 
     def apply(self) -> None:
         text = TOPOLOGY.format(name=self.name, more=self._more)
@@ -167,7 +167,7 @@ class Running:
     def committed(self, partition: int, topic: str = "", group: str = "") -> int:
         place = TopicPartition(topic or self.topic, partition)
         asked = ConsumerGroupTopicPartitions(group or self.group, [place])
-        found = self._admin.list_consumer_group_offsets([asked])[asked.group_id].result(ANSWER_S)
+        found = self.admin.list_consumer_group_offsets([asked])[asked.group_id].result(ANSWER_S)
         return max(int(found.topic_partitions[0].offset), 0)
 
     def tend(self) -> None:
@@ -264,9 +264,9 @@ def damaged(t: Running, segment: LogSegment, begin: int) -> range:
 
 
 def removed(t: Running, segment: LogSegment, begin: int) -> range:
-    """Do what retention does, up to the last batch."""
-    place = TopicPartition(t.topic, 0, segment.batches(begin)[-1].first)
-    make_admin(t.bootstrap, {}).delete_records([place])[place].result(ANSWER_S)
+    """Do what retention does to a reader that was away for too long."""
+    place = TopicPartition(t.topic, 0, segment.batches(begin)[-1].last + 1)
+    t.admin.delete_records([place])[place].result(ANSWER_S)
     return range(begin, place.offset)
 
 
@@ -281,8 +281,8 @@ SAID = {
     ("acker", damaged): "action=invalid_record record={topic}/0@{last} reason='damaged in the log'",
     ("stage", removed): r"{topic}/0: .*offset.* {first} (to|and) {last} are lost and counted as done",
     ("spark", removed): "{topic}/0: offsets {first} to {last} are lost and counted as done",
-    ("worker", removed): r"records {topic}\[0\]@{first} to {last} were removed before they were read",
-    ("acker", removed): r"action=records_lost records {topic}\[0\]@{first} to {last} were removed",
+    ("worker", removed): r"records {topic}\[0\]@\d+ to {last} were removed before they were read",
+    ("acker", removed): r"action=records_lost records {topic}\[0\]@\d+ to {last} were removed",
 }
 COUNTED = {
     ("stage", damaged): "lost",
