@@ -74,6 +74,8 @@ READS = {
 ROLES = {"stage": "spout", "spark": "spout", "worker": "bolt", "acker": "acker"}
 SOURCES = ("stage", "spark")
 LOSSY = "--option", "failOnDataLoss=false"
+STAYS = "-X", f"session.timeout.ms={stretched(120) * 1000:.0f}"
+"""What keeps a process in its group while the broker is away: it knows what it has read."""
 READERS = pytest.mark.parametrize(
     "reader", ["stage", pytest.param("spark", marks=pytest.mark.spark), "worker", "acker"]
 )
@@ -114,7 +116,8 @@ class Running:
         apply_topology(self.bootstrap, parse_topology(text), {})
 
     def start(self, role: str, *more: str) -> ChildProcess:
-        command = [*COMMANDS[role], "--topology", self.name, "-b", self.bootstrap, *more]
+        stays = () if role == "spark" else STAYS
+        command = [*COMMANDS[role], "--topology", self.name, "-b", self.bootstrap, *stays, *more]
         self.children[role] = ChildProcess(role, command, self.folder, self.folder / f"{role}.log", {})
         self.children[role].start()
         return self.children[role]
@@ -210,6 +213,13 @@ class Running:
         """Return whether the reader's log has a line that this expression matches."""
         log = self.folder / f"{self.reader}.log"
         return re.search(text, log.read_text()) is not None
+
+    def await_read(self) -> None:
+        """Wait until the reader has committed all of its log."""
+        ends = [self.end(partition) for partition in range(PARTITIONS)]
+        self.wait(
+            lambda: [self.committed(each) for each in range(PARTITIONS)] == ends, "commits of the reader"
+        )
 
     def await_said(self, text: str) -> None:
         self.wait(lambda: self.said(text), f"the line {text}")
@@ -339,6 +349,7 @@ def test_a_log_that_ends_lower_than_it_was_read_is_said_and_what_is_written_then
     begin = t.end(0)
     t.send("lost")
     t.await_done()
+    t.await_read()
     broker.kill()
     LogSegment(tmp_path / "kafka", t.topic, 0).cut(begin)
     broker.start()
@@ -366,6 +377,7 @@ def test_other_records_in_place_of_those_that_were_read_are_noticed_though_the_l
     begin = t.end(0)
     t.send("lost")
     t.await_done()
+    t.await_read()
     end = t.end(0)
     broker.kill()
     LogSegment(tmp_path / "kafka", t.topic, 0).cut(begin)
