@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.kafka.errors import is_transient
 from acktree.core.reports.stats import decode_report
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
@@ -79,6 +80,18 @@ STAYS = "-X", f"session.timeout.ms={stretched(120) * 1000:.0f}"
 READERS = pytest.mark.parametrize(
     "reader", ["stage", pytest.param("spark", marks=pytest.mark.spark), "worker", "acker"]
 )
+
+
+def answered(ask: Callable[[], Any]) -> Any:
+    """Return what a broker answers, once it does: one that starts loads its groups first."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if not is_transient(error.args[0]) or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.2)
 
 
 class Running:
@@ -164,13 +177,13 @@ class Running:
 
     def end(self, partition: int, topic: str = "") -> int:
         place = TopicPartition(topic or self.topic, partition)
-        _, end = self._looker.get_watermark_offsets(place, ANSWER_S)
-        return int(end)
+        return int(answered(lambda: self._looker.get_watermark_offsets(place, ANSWER_S))[1])
 
     def committed(self, partition: int, topic: str = "", group: str = "") -> int:
         place = TopicPartition(topic or self.topic, partition)
         asked = ConsumerGroupTopicPartitions(group or self.group, [place])
-        found = self.admin.list_consumer_group_offsets([asked])[asked.group_id].result(ANSWER_S)
+        offsets = self.admin.list_consumer_group_offsets
+        found = answered(lambda: offsets([asked])[asked.group_id].result(ANSWER_S))
         return max(int(found.topic_partitions[0].offset), 0)
 
     def tend(self) -> None:
