@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.demo.children import ChildProcess
@@ -83,13 +83,14 @@ READERS = pytest.mark.parametrize(
 
 
 def answered(ask: Callable[[], Any]) -> Any:
-    """Return what a broker answers, once it does: one that starts loads its groups first."""
+    """Return what a broker answers, once it does: one that starts loads its groups and gets its partitions."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
         try:
             return ask()
         except KafkaException as error:
-            if not is_transient(error.args[0]) or time.monotonic() > deadline_s:
+            passes = is_transient(error.args[0]) or error.args[0].code() == KafkaError._UNKNOWN_PARTITION
+            if not passes or time.monotonic() > deadline_s:
                 raise
             time.sleep(0.2)
 
