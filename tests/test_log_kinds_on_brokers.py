@@ -83,7 +83,7 @@ READERS = pytest.mark.parametrize(
 
 
 def answered(ask: Callable[[], Any]) -> Any:
-    """Return what a broker answers, once it does: one that starts loads its groups and gets its partitions."""
+    """Return what a broker answers, once it does: one that starts loads groups and partitions."""
     deadline_s = time.monotonic() + DEADLINE_S
     while True:
         try:
