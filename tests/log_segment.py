@@ -14,7 +14,7 @@ REBUILT = ("*.index", "*.timeindex", "*.txnindex", "*.snapshot")
 """What a broker makes again of a log where it is missing."""
 
 
-class Batch(NamedTuple):
+class BatchInFile(NamedTuple):
     """A batch of records, or the marker of a transaction, and its bytes [start, end) in the file."""
 
     first: int
@@ -31,20 +31,20 @@ class LogSegment:
         (self._file,) = folder.rglob(f"{topic}-{partition}/*.log")
         self._data = self._file.parent.parent
 
-    def batches(self, start: int = 0) -> list[Batch]:
+    def batches(self, start: int = 0) -> list[BatchInFile]:
         """Return the batches with records at offset ``start`` and behind it."""
         return [each for each in self._all() if each.first >= start and not each.is_control]
 
-    def _all(self) -> Iterator[Batch]:
+    def _all(self) -> Iterator[BatchInFile]:
         content, at = self._file.read_bytes(), 0
         while at < len(content):
             first, size = HEADER.unpack_from(content, at)
             attributes, more = ATTRIBUTES_AND_LAST.unpack_from(content, at + ATTRIBUTES_AT)
             end = at + HEADER.size + size
-            yield Batch(first, first + more, bool(attributes & IS_CONTROL), at, end)
+            yield BatchInFile(first, first + more, bool(attributes & IS_CONTROL), at, end)
             at = end
 
-    def damage(self, batch: Batch) -> None:
+    def damage(self, batch: BatchInFile) -> None:
         """Flip the bits of the last byte of a batch; its broker may run."""
         with self._file.open("r+b") as file:
             file.seek(batch.end - 1)
@@ -60,5 +60,5 @@ class LogSegment:
         for pattern in REBUILT:
             for each in self._file.parent.glob(pattern):
                 each.unlink()
-        for each in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
-            (self._data / each).unlink(missing_ok=True)
+        for name in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
+            (self._data / name).unlink(missing_ok=True)
