@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.kafka.clients import make_admin, make_producer
 from acktree.core.kafka.errors import is_transient
 from acktree.core.reports.stats import decode_report
 from acktree.core.topology.file import parse_topology
@@ -89,8 +89,7 @@ def answered(ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except KafkaException as error:
-            passes = is_transient(error.args[0]) or error.args[0].code() == KafkaError._UNKNOWN_PARTITION
-            if not passes or time.monotonic() > deadline_s:
+            if not is_transient(error.args[0]) or time.monotonic() > deadline_s:
                 raise
             time.sleep(0.2)
 
@@ -105,13 +104,6 @@ class Running:
         self.source = "spark" if reader == "spark" else "stage"
         self.cluster = WorkerCluster(bootstrap, name)
         self.admin = make_admin(bootstrap, {})
-        self._looker = make_consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"{name}.look",
-                "isolation.level": "read_uncommitted",
-            }
-        )
         (folder / "app.py").write_text(APP.format(name=name))
         (folder / "executed").touch()
         self.lines: dict[tuple[int, int], bytes] = {}
@@ -126,7 +118,7 @@ class Running:
 
     def apply(self) -> None:
         text = TOPOLOGY.format(name=self.name, more=self._more)
-        until(lambda: f"{self.name}.lines" in self._looker.list_topics(timeout=ANSWER_S).topics, "the topic")
+        until(lambda: f"{self.name}.lines" in self.admin.list_topics(timeout=ANSWER_S).topics, "the topic")
         apply_topology(self.bootstrap, parse_topology(text), {})
 
     def start(self, role: str, *more: str) -> ChildProcess:
@@ -146,7 +138,6 @@ class Running:
     def close(self) -> None:
         for role in [*self.children]:
             self.stop(role)
-        self._looker.close()
 
     def send(
         self, label: str, topic: str = "lines", at: tuple[int, ...] = (0, 1), count: int = EACH, to: str = ""
@@ -179,7 +170,8 @@ class Running:
 
     def end(self, partition: int, topic: str = "") -> int:
         place = TopicPartition(topic or self.topic, partition)
-        return int(answered(lambda: self._looker.get_watermark_offsets(place, ANSWER_S))[1])
+        asked = {place: OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+        return int(answered(lambda: self.admin.list_offsets(asked)[place].result(ANSWER_S)).offset)
 
     def committed(self, partition: int, topic: str = "", group: str = "") -> int:
         place = TopicPartition(topic or self.topic, partition)
