@@ -32,12 +32,13 @@ REPLICATED = {
 
 
 class ThreeBrokers:
-    """A cluster of three; ``kill`` ends one as a crash would."""
+    """A cluster of three; ``kill`` ends one as a crash would, ``start_again`` lets it come back."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._addresses: dict[int, str] = {}
+        self._command: list[str] = []
 
     @property
     def bootstrap(self) -> str:
@@ -65,17 +66,26 @@ class ThreeBrokers:
             }  # fmt: skip
             file = home / "server.properties"
             file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-            command = [java, *SHORT_LIVED, LOG_LEVEL, "-Xmx512m", "-cp", jars]
+            self._command = [java, *SHORT_LIVED, LOG_LEVEL, "-Xmx512m", "-cp", jars]
             tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
-            subprocess.run([*command, *tool], check=True, capture_output=True)
-            with (home / "log").open("wb") as log:
-                self._processes[node] = subprocess.Popen(
-                    [*command, "kafka.Kafka", str(file)],
-                    stdout=log,
-                    stderr=log,
-                    preexec_fn=die_with_owner(),
-                )
+            subprocess.run([*self._command, *tool], check=True, capture_output=True)
+            self._spawn(node)
             running.callback(self.kill, node)
+        self._await_all()
+
+    def _spawn(self, node: int) -> None:
+        home = self._folder / f"broker-{node}"
+        with (home / "log").open("ab") as log:
+            self._processes[node] = subprocess.Popen(
+                [*self._command, "kafka.Kafka", str(home / "server.properties")],
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_owner(),
+            )
+
+    def start_again(self, node: int) -> None:
+        """Start a broker that was killed, with what it had; return once the cluster has three again."""
+        self._spawn(node)
         self._await_all()
 
     def kill(self, node: int) -> None:

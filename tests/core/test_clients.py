@@ -20,6 +20,8 @@ from acktree.core.kafka.clients import (
 )
 from acktree.core.kafka.outages import ClientLog
 from acktree.core.kafka.settings import ANY_SIZE, consumer_settings, producer_settings
+from acktree.producers.ledger.task import SourceSlot
+from acktree.producers.spouts.driver.group_offsets import CommittedOffset, GroupOffsets
 from acktree.producers.spouts.outside_commit import commit_offsets
 
 
@@ -114,6 +116,25 @@ def test_a_commit_that_one_partition_refuses_is_repeated_whole():
     replies = [[place, moved], [place, place]]
     commit_offsets(cast(Any, Committing(lambda: replies.pop(0))), [place, place], "g", "there")
     assert not replies
+
+
+@pytest.mark.parametrize("is_partition", [False, True], ids=["the request", "a partition"])
+def test_what_a_spouts_group_has_committed_is_asked_again_once_its_coordinator_is_ready(is_partition: bool):
+    """A driver asks twice a second, and another broker may just have become the coordinator."""
+    committed = answers(KafkaError.NOT_COORDINATOR, KafkaError._WAIT_COORD)
+
+    def ask(asked: list[TopicPartition], timeout: float) -> list[Any]:
+        try:
+            committed()
+        except KafkaException as error:
+            if not is_partition:
+                raise
+            return [SimpleNamespace(error=error.args[0])]
+        return [TopicPartition("lines", 0, 3)]
+
+    offsets = GroupOffsets(cast(Any, SimpleNamespace(committed=ask)), "g", "there")
+    found = offsets.fetch([SourceSlot(7, "lines", 0, "id")], 1)
+    assert found == {7: CommittedOffset(3, None)}
 
 
 class Committing:

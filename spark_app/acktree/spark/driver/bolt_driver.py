@@ -7,16 +7,17 @@ time, or Kafka would expire them.
 
 from collections.abc import Callable, Mapping
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from acktree.core import world
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin, make_consumer
+from acktree.core.kafka.clients import make_admin, make_consumer, retry_until_ready
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.log_reader import epoch_of
 from acktree.core.kafka.settings import consumer_settings
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.registry import Registry
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range
+from acktree.producers.spouts.driver.group_offsets import committed_offsets
 from acktree.producers.spouts.driver.reports.driver_metrics import serve_driver
 from acktree.producers.spouts.driver.reports.reporter import Reporter
 from acktree.producers.spouts.driver.sources.log_bounds import (
@@ -102,11 +103,9 @@ class BoltDriver:
         slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
         places = [TopicPartition(*place) for place in slots]
         with clear_errors(self._bootstrap):
-            found = self._consumer.committed(places, timeout=BROKER_TIMEOUT_S)
-            for place in found:
-                if place.error is not None:
-                    raise KafkaException(place.error)
-                self._epochs.setdefault(slots[place.topic, place.partition], epoch_of(place))
+            found = retry_until_ready(lambda: committed_offsets(self._consumer, places))
+        for place in found:
+            self._epochs.setdefault(slots[place.topic, place.partition], epoch_of(place))
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def _add_partitions(self) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, metadata_of
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, metadata_of, retry_until_ready
 from acktree.core.kafka.errors import clear_errors
 from acktree.producers.ledger.task import SourceSlot
 from acktree.producers.spouts.outside_commit import commit_offsets
@@ -42,7 +42,7 @@ class GroupOffsets:
         """The group no longer holds something that was committed: it expired, or somebody deleted it."""
 
     def fetch(self, sources: Iterable[SourceSlot], term: int | None) -> dict[int, CommittedOffset]:
-        """Return by slot what is committed and is not our own last commit.
+        """Return by slot what is committed and is not our own last commit; wait for the coordinator.
 
         ``term`` is ours; None at a takeover, when every other driver is the older one.
 
@@ -54,11 +54,8 @@ class GroupOffsets:
         found: dict[int, CommittedOffset] = {}
         self.has_lost = False
         with clear_errors(self._bootstrap):
-            answer = self._consumer.committed(asked, timeout=BROKER_TIMEOUT_S)
+            answer = retry_until_ready(lambda: committed_offsets(self._consumer, asked))
         for partition in answer:
-            if partition.error is not None:
-                with clear_errors(self._bootstrap):
-                    raise KafkaException(partition.error)
             source = by_place[partition.topic, partition.partition]
             if partition.offset == OFFSET_INVALID:
                 self.has_lost |= self._last.pop(source, None) is not None
@@ -99,3 +96,12 @@ class GroupOffsets:
     def forget(self) -> None:
         """Forget what the group holds: the next commit writes all of it."""
         self._last.clear()
+
+
+def committed_offsets(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
+    """Return what a consumer's group has committed; raise KafkaException if that of one is not known."""
+    found: list[TopicPartition] = consumer.committed(asked, timeout=BROKER_TIMEOUT_S)
+    for place in found:
+        if place.error is not None:
+            raise KafkaException(place.error)
+    return found
