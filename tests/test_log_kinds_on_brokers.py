@@ -75,8 +75,6 @@ READS = {
 ROLES = {"stage": "spout", "spark": "spout", "worker": "bolt", "acker": "acker"}
 SOURCES = ("stage", "spark")
 LOSSY = "--option", "failOnDataLoss=false"
-STAYS = "-X", "session.timeout.ms=240000"  # at most max.poll.interval.ms, five minutes
-"""What keeps a process in its group while the broker is away: it knows what it has read."""
 READERS = pytest.mark.parametrize(
     "reader", ["stage", pytest.param("spark", marks=pytest.mark.spark), "worker", "acker"]
 )
@@ -122,8 +120,7 @@ class Running:
         apply_topology(self.bootstrap, parse_topology(text), {})
 
     def start(self, role: str, *more: str) -> ChildProcess:
-        stays = () if role == "spark" else STAYS
-        command = [*COMMANDS[role], "--topology", self.name, "-b", self.bootstrap, *stays, *more]
+        command = [*COMMANDS[role], "--topology", self.name, "-b", self.bootstrap, *more]
         self.children[role] = ChildProcess(role, command, self.folder, self.folder / f"{role}.log", {})
         self.children[role].start()
         return self.children[role]
@@ -455,12 +452,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
 REPLICATED = "replication_factor = 3\nmin_insync_replicas = 2"
 
 
-ENDS = pytest.mark.xfail(reason="a query may end when one of three brokers is killed")
-
-
-@pytest.mark.parametrize(
-    "reader", ["stage", pytest.param("spark", marks=[pytest.mark.spark, ENDS]), "worker", "acker"]
-)
+@READERS
 def test_a_partition_whose_broker_is_away_holds_back_no_other_one_and_is_read_when_it_is_back(
     cluster: ThreeBrokers, reader: str, unique: str, tmp_path: Path
 ) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 
-from acktree.core.errors import BrokerRefused
+from acktree.core.errors import BrokerRefused, BrokerUnreachable
 from acktree.producers.spouts.driver.spout_states import SpoutStates
 from acktree.producers.spouts.state_topic import StateTopic
 from acktree.wire.control_records import Cause
@@ -68,6 +69,25 @@ def test_a_state_too_large_for_its_topic_loses_nothing_until_the_limit_is_raised
     assert t.next_batch() is None, "all is in flight, or done"
     t.send_result(acked=emitted[::2])
     t.until(lambda: t.committed() == 4_000)
+
+
+def test_a_plan_whose_commit_fails_is_not_committed_when_the_driver_closes(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark was given no batch then, so nobody would ever write what the plan emits."""
+    t = spout(records=0)
+    t.next_batch()
+    t.send(10)
+    with monkeypatch.context() as away:
+        refuse = BrokerUnreachable("no Kafka broker answers")
+        away.setattr(StateTopic, "commit", Mock(side_effect=refuse))
+        with pytest.raises(BrokerUnreachable):
+            t.next_batch()
+    t.driver.close()
+    (slot,) = t.states().slots.values()
+    assert slot.next_offset == 0
+    t.start()
+    assert len(t.emitted(t.next_batch())) == 10
 
 
 def test_a_commit_with_more_records_than_the_queue_of_the_client_holds_waits_for_it(

@@ -5,8 +5,8 @@ same commit or a written batch holds. It runs inside Spark's calls to ``latestOf
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 
@@ -133,6 +133,7 @@ class SpoutDriver:
         self.breaker = self._watch_breaker.breaker
         self._next_commit_s = self._next_report_s = -1e18
         self._is_group_in_use = False
+        self._is_plan_lost = False
         self._planned_s, self._busy_s = inf, 0.0
         self.is_open = False
         """Whether it has taken over; one that has failed half way commits nothing."""
@@ -267,18 +268,32 @@ class SpoutDriver:
             return None
         self._sources.keep_epochs()
         state = self.commits.prepare()
-        batch = self._plan_next(ends, limit)
-        if batch is None:
-            return None
-        self._planned_s = self._monotonic()
-        return self.commits.give(batch, state)
+        with self._planning():
+            batch = self._plan_next(ends, limit)
+            if batch is None:
+                return None
+            self._planned_s = self._monotonic()
+            return self.commits.give(batch, state)
+
+    @contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Commit nothing after an error: what the ledgers call emitted, nobody was given to write."""
+        try:
+            yield
+        except BaseException:
+            self._is_plan_lost = True
+            raise
 
     def plan(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
         """Return what is emitted next by who writes it in commits of this driver; as ``next_batch``.
 
         Until ``end_writing`` names them its offsets are unwritten: a restart emits them again.
         """
-        if not self._may_emit(ends) or (batch := self._plan_next(ends, limit)) is None:
+        if not self._may_emit(ends):
+            return None
+        with self._planning():
+            batch = self._plan_next(ends, limit)
+        if batch is None:
             return None
         for range_ in (*batch.ranges, *batch.again):
             if range_.start < range_.end:
@@ -592,10 +607,11 @@ class SpoutDriver:
     def close(self) -> None:
         """Commit what is done, report and close the connections; a fenced driver only closes them.
 
-        So does one that failed before it wrote a dead letter: in its state that record would be due again.
+        So does one that failed before it wrote a dead letter, in whose state that record would be due again,
+        or before it gave away a plan.
         """
         try:
-            if self.is_open and self._results.are_applied:
+            if self.is_open and self._results.are_applied and not self._is_plan_lost:
                 with suppress(ZombieDriver, GroupInUse):
                     self.commit_and_report()
         finally:

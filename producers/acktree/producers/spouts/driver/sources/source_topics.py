@@ -9,10 +9,18 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec, TopicMetadata
 
+from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed, refuse_missing
-from acktree.core.kafka.errors import clear_errors, is_missing, was_transient
+from acktree.core.kafka.clients import (
+    BROKER_TIMEOUT_S,
+    READY_PAUSE_S,
+    READY_TIMEOUT_S,
+    listed,
+    refuse_missing,
+)
+from acktree.core.kafka.errors import clear_errors, is_missing, is_transient, was_transient
 from acktree.core.kafka.log_epochs import look_at_epochs
+from acktree.core.kafka.outages import log_retry
 from acktree.core.topology.publish import describe
 from acktree.core.topology.registry import Published
 from acktree.producers.ledger.task import SourceSlot
@@ -99,18 +107,19 @@ class TopicEnds:
         return found
 
     def _list(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, LogEpoch]:
+        """Ask the leaders, and look for others while one does not answer, for at most READY_TIMEOUT_S."""
         if self._away:
             self._look_for_leaders()
-        try:
-            return self._ask(self._with_leader(sources), spec)
-        except AcktreeError as error:
-            if not was_transient(error):
-                raise
-            self._look_for_leaders()
-            there = self._with_leader(sources)
-            if len(there) == len(sources):
-                raise
-            return self._ask(there, spec)
+        until_s = world.monotonic_s() + READY_TIMEOUT_S
+        while True:
+            try:
+                return self._ask(self._with_leader(sources), spec)
+            except AcktreeError as error:
+                if not was_transient(error) or world.monotonic_s() > until_s:
+                    raise
+                log_retry(log, "a log does not say where it begins and ends: %s", error, action="not_ready")
+                world.sleep(READY_PAUSE_S)
+                self._look_for_leaders()
 
     def is_away(self, partition: tuple[str, int]) -> bool:
         """Return whether a partition has no leader now: nothing of it can be read."""
@@ -123,7 +132,7 @@ class TopicEnds:
         Any broker knows the leaders; a description of topics would wait for a controller.
         """
         with clear_errors(self._bootstrap):
-            known = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+            known = self._list_topics()
         read = [(topic, known[topic].partitions.values()) for topic in self._names if topic in known]
         away = {(topic, each.id) for topic, partitions in read for each in partitions if each.leader < 0}
         for topic, number in sorted(away - self._away):
@@ -134,6 +143,15 @@ class TopicEnds:
         self._away.clear()
         self._away |= away
         return known
+
+    def _list_topics(self) -> Mapping[str, TopicMetadata]:
+        """Ask a broker, and another one where that has just died."""
+        try:
+            return self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        except KafkaException as error:
+            if not is_transient(error.args[0]):
+                raise
+            return self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
 
     def _with_leader(self, sources: Iterable[SourceSlot]) -> tuple[SourceSlot, ...]:
         return tuple(source for source in sources if (source.topic, source.partition) not in self._away)
