@@ -300,11 +300,11 @@ SAID = {
 }
 COUNTED = {
     ("stage", damaged): "lost",
-    ("spark", damaged): "absent",
+    ("spark", damaged): "lost",
     ("worker", damaged): "invalid",
     ("acker", damaged): "invalid",
     ("stage", removed): "lost",
-    ("spark", removed): "absent",
+    ("spark", removed): "lost",
 }
 
 
@@ -339,6 +339,7 @@ def test_records_that_cannot_be_read_are_said_and_counted_and_all_behind_them_ar
 
 FELL = {
     "stage": "{topic}/0 ended at offset {begin}, below",
+    "spark": "{topic}/0 ended at offset {begin}, below",
     "worker": r"{topic}\[0\] ends at offset {begin}, below \d+: reading continues at the end",
     "acker": r"action=log_end_fell {topic}\[0\] ends at offset {begin}, below",
 }
@@ -371,11 +372,12 @@ def test_a_log_that_ends_lower_than_it_was_read_is_said_and_what_is_written_then
     t.await_done()
 
 
-@pytest.mark.parametrize("reader", ["stage", "worker", "acker"])
+@READERS
+@pytest.mark.parametrize("is_away", [False, True], ids=["running", "away"])
 def test_other_records_in_place_of_those_that_were_read_are_noticed_though_the_log_is_longer(
-    t: Running, broker: LocalBroker, tmp_path: Path
+    t: Running, broker: LocalBroker, tmp_path: Path, is_away: bool
 ) -> None:
-    """They are written while nobody who had read the others can look."""
+    """They are written while nobody who had read the others can look; ``is_away``: another process starts."""
     if t.reader in SOURCES:
         t.stop(t.reader)
         t.start(t.reader, *LOSSY)
@@ -384,6 +386,8 @@ def test_other_records_in_place_of_those_that_were_read_are_noticed_though_the_l
     t.await_done()
     t.await_read()
     end = t.end(0)
+    if is_away:
+        t.stop(t.reader)
     broker.kill()
     LogSegment(tmp_path / "kafka", t.topic, 0).cut(begin)
     t.lose(range(begin, sys.maxsize))
@@ -391,6 +395,8 @@ def test_other_records_in_place_of_those_that_were_read_are_noticed_though_the_l
     with LocalBroker(data_dir=tmp_path / "kafka") as elsewhere:
         t.send("instead", topic, (0,), end - begin + EACH, to=elsewhere.bootstrap)
     broker.start()
+    if is_away:
+        t.start(t.reader, *(LOSSY if t.reader in SOURCES else ()))
     t.await_said(FELL[t.reader].format_map({"topic": re.escape(t.topic), "begin": begin}))
     t.send("behind")
     t.await_done()

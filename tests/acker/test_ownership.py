@@ -18,11 +18,12 @@ class RecordingConsumer:
     def __init__(self, **committed):
         self.offsets = {INITS: 0, ACKS: 0} | committed
         self.assigned, self.commits, self.refusals = [], [], 0
+        self.refusal = KafkaError.STALE_MEMBER_EPOCH
 
     def committed(self, places):
         if self.refusals:
             self.refusals -= 1
-            raise KafkaException(KafkaError(KafkaError.STALE_MEMBER_EPOCH))
+            raise KafkaException(KafkaError(self.refusal))
         return [TopicPartition(p.topic, p.partition, self.offsets[p.topic] or -1001) for p in places]
 
     def incremental_assign(self, places):
@@ -202,6 +203,21 @@ def test_reading_the_cut_is_retried_after_a_stale_epoch_but_not_forever(own):
     consumer.refusals = int(COMMITTED_DEADLINE_S / 0.1) + 10
     with pytest.raises(KafkaException):
         own.on_assign(reader, places(INITS, ACKS, number=1))
+
+
+def test_an_outage_that_begins_between_assignment_and_cut_is_waited_out(own):
+    consumer = RecordingConsumer(**{INITS: 5, ACKS: 7})
+    consumer.refusal, consumer.refusals = KafkaError._TRANSPORT, int(10 * COMMITTED_DEADLINE_S / 0.1)
+    own.on_assign(reader_of(consumer), places(INITS, ACKS))
+    assert own.partitions[0].positions == Positions(5, 7)
+
+
+def test_an_acker_that_is_stopped_while_it_waits_for_the_cut_takes_nothing_over(own):
+    consumer = RecordingConsumer()
+    consumer.refusal, consumer.refusals = KafkaError._TRANSPORT, 1_000
+    own._pause = lambda _seconds: setattr(own, "is_leaving", consumer.refusals < 900)
+    own.on_assign(reader_of(consumer), places(INITS, ACKS))
+    assert (own.partitions, consumer.assigned, consumer.refusals) == ({}, [], 898)
 
 
 def test_an_empty_assignment_is_accepted(own):

@@ -140,7 +140,7 @@ class Acker:
 
     def stop(self) -> None:
         """Ask the loop to end; safe in a signal handler."""
-        self._is_stopping = True
+        self._is_stopping = self.ownership.is_leaving = True
 
     def run(self) -> None:
         """Serve until :meth:`stop`, then flush, commit and leave the group.

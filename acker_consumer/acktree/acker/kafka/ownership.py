@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from acktree.acker.folding.cut import Positions
 from acktree.acker.folding.partition import Partition
 from acktree.core import world
+from acktree.core.kafka.errors import is_transient
 from acktree.core.kafka.log_reader import LogReader, Place, epoch_of
 from acktree.wire.errors import AcktreeError
 from acktree.wire.state_records import LogEpoch
@@ -84,6 +85,8 @@ class Ownership:
         cuts = self._committed(
             reader.consumer, [(topic, number) for number in numbers for topic in self.topics]
         )
+        if self.is_leaving:
+            return
         others = dict(cuts)
         _begin(reader, {place: others.pop(place) for place in mine})
         for topic, number in mine:
@@ -111,7 +114,8 @@ class Ownership:
     def _committed(self, consumer: Consumer, places: list[Place]) -> dict[Place, LogEpoch]:
         """Return the committed offsets, 0 where there is none, and whose logs were read up to them.
 
-        Retries what a rebalance refuses.
+        Retries what a rebalance refuses, for a while, and waits for a broker that is away; meanwhile this
+        member may be asked to leave, and its answer is then of no use.
         """
         if not places:
             return {}
@@ -124,7 +128,9 @@ class Ownership:
                         raise KafkaException(place.error)
                 return {(place.topic, place.partition): epoch_of(place) for place in found}
             except KafkaException as error:
-                if self._now_s() > deadline_s:
+                if self.is_leaving:
+                    return {}
+                if not is_transient(error.args[0]) and self._now_s() > deadline_s:
                     raise
                 log.info("action=committed_refused reason=%s", error)
                 self._pause(RETRY_PAUSE_S)
