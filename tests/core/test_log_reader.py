@@ -15,6 +15,7 @@ from acktree.core.errors import NotAuthorized
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.unreadable import next_readable
+from acktree.wire.state_records import LogEpoch
 from deadlines import ANSWER_S, stretched
 
 BATCHES = ("front", "middle", "behind")
@@ -202,6 +203,13 @@ class RebalancesInACall(Scripted):
 
     def assign(self, places: Any) -> None:
         self.assigned = [(place.partition, place.offset) for place in places]
+
+
+def test_an_epoch_that_a_log_never_had_is_forgotten(broker: LocalBroker, consumer: Consumer) -> None:
+    """As that of a topic which was deleted and created again; who reads that notices by its id."""
+    reader = LogReader(consumer, broker.bootstrap, "reader", {})
+    reader.begin({PLACE: 1}, {PLACE: LogEpoch(77, 1)})
+    assert read_to(reader, MIDDLE.start)[0][:3] == (PLACE, Found.READ, 1)
 
 
 def test_what_was_fetched_before_a_rebalance_in_the_same_call_does_not_count() -> None:

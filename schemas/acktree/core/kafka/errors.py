@@ -149,6 +149,11 @@ def truncated_end(error: KafkaError) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_unknown_epoch(error: KafkaError) -> bool:
+    """Return whether a log has none of the leader epochs up to that of a position: it is another log."""
+    return error.code() == KafkaError._AUTO_OFFSET_RESET and "No epoch found" in error.str()
+
+
 def is_forbidden(error: Any) -> bool:
     """Return whether a KafkaError says that the principal may not do this: no retry can help."""
     return isinstance(error, KafkaError) and error.code() in _FORBIDDEN

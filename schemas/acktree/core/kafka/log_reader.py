@@ -21,6 +21,7 @@ from acktree.core.kafka.errors import (
     is_membership_lost,
     is_missing,
     is_transient,
+    is_unknown_epoch,
     is_unreadable,
     truncated_end,
 )
@@ -276,6 +277,8 @@ class LogReader:
             return [LogRange(place, Found.GONE, at, at, error=error)]
         if (end := truncated_end(error)) is not None and end < at:
             return self._fell(place, end, position)
+        if is_unknown_epoch(error):
+            position.epoch = UNKNOWN_EPOCH
         try:
             first, last = self.consumer.get_watermark_offsets(TopicPartition(*place), LOOK_S)
             at = following = first if at < 0 else at

@@ -236,6 +236,8 @@ class Fetcher:
         if fetch.epoch is not None and _is_truncated(fetch, log):
             end, at = log.end_of_epoch(fetch.epoch), f"offset {fetch.next_offset}"
             text = f"Partition log truncation detected at {at}: broker end offset is {end} (...)"
+            if fetch.epoch > log.epoch:
+                text = f"No epoch found less or equal to {at}: broker end offset is -1 (...)"
             error = KafkaError(KafkaError._AUTO_OFFSET_RESET, text)
             found.append(SimulatedMessage(*place, OFFSET_INVALID, error=error))
             fetch.ready_s = GIVEN_UP_S
@@ -290,4 +292,4 @@ def _is_truncated(fetch: Fetch, log: PartitionLog) -> bool:
     """Return whether a later leader lacks a record that was fetched, as its epoch says."""
     if fetch.epoch is None or fetch.next_offset is None:
         return False
-    return log.end_of_epoch(fetch.epoch) < fetch.next_offset
+    return fetch.epoch > log.epoch or log.end_of_epoch(fetch.epoch) < fetch.next_offset
