@@ -103,6 +103,11 @@ class _Position:
     epoch: LogEpoch = UNKNOWN_EPOCH
     """Whose log was read: the client checks with it that a later leader has the same, wherever it begins."""
 
+    @property
+    def has_epoch(self) -> bool:
+        """Whether a leader can be asked if it has what was read."""
+        return self.epoch != UNKNOWN_EPOCH and self.next_offset >= 0
+
     def start(self, place: Place) -> TopicPartition:
         """Return where the client begins to fetch."""
         return TopicPartition(*place, self.next_offset, leader_epoch=self.epoch.epoch)
@@ -131,6 +136,8 @@ class LogReader:
         self._is_member, self._is_incremental = is_member, not is_member or is_incremental(user)
         self._positions: dict[Place, _Position] = {}
         self._refused: AcktreeError | None = None
+        self._unchecked: set[Place] = set()
+        """Where nothing that comes counts before the leader was asked whether it has what was read."""
 
     @property
     def places(self) -> list[Place]:
@@ -152,6 +159,9 @@ class LogReader:
 
     def _assign(self, removed: Collection[Place], started: Collection[Place]) -> None:
         """Change the assignment; what is both removed and started is assigned anew, at its position."""
+        assigned = started if self._is_incremental else self.places
+        self._unchecked -= {*removed, *assigned}
+        self._unchecked |= {place for place in assigned if self._positions[place].has_epoch}
         if not self._is_incremental:
             self.consumer.assign([each.start(place) for place, each in self._positions.items()])
             return
@@ -170,6 +180,7 @@ class LogReader:
         """Know no more of partitions, which the client unassigns by itself: the group has taken them away."""
         there = [place for place in places if place in self._positions]
         self.resume(there)
+        self._unchecked -= set(there)
         for place in there:
             del self._positions[place]
 
@@ -218,6 +229,7 @@ class LogReader:
             refused, self._refused = self._refused, None
             raise refused
         self._begin_again()
+        self._check_epochs()
         records: dict[Place, list[Message]] = {}
         unreadable: dict[Place, KafkaError] = {}
         ends: dict[Place, int] = {}
@@ -230,7 +242,7 @@ class LogReader:
             if position is not None and before.get(place) is not position:
                 # It was assigned anew within this call, and this may have been fetched before.
                 position.again_s = world.monotonic_s()
-            is_read = position is not None and position.again_s is None
+            is_read = position is not None and position.again_s is None and place not in self._unchecked
             is_ours = position is not None or self._is_member or not place[0]
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if is_missing(error) and place[0] and self._is_member and position is None:
@@ -340,6 +352,21 @@ class LogReader:
         }
         if due:
             self._go_to(due)
+
+    def _check_epochs(self) -> None:
+        """Let the client ask leaders whether they have what was read.
+
+        It does so by itself where it hears of a new leader, but not for a position that it is given with an
+        epoch while it knows the leader already: a seek makes it ask, once the partition is assigned.
+        """
+        for place in list(self._unchecked):
+            try:
+                self.consumer.seek(self._positions[place].start(place))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:
+                    raise as_clear_error(error.args[0], self._bootstrap) from error
+            else:
+                self._unchecked.discard(place)
 
     def _go_to(self, starts: Mapping[Place, int]) -> None:
         """Go on at other offsets; what is paused stays so."""

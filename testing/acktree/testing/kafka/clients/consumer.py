@@ -170,7 +170,8 @@ class SimulatedConsumer:
                 "Consumer.seek to OFFSET_STORED stops librdkafka; ask committed() for the offset"
             )
         self._enter("consumer.seek")
-        self._fetcher.seek((partition.topic, partition.partition), partition.offset)
+        place = partition.topic, partition.partition
+        self._fetcher.seek(place, partition.offset, partition.leader_epoch)
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the offset behind the last record that was returned, by partition."""

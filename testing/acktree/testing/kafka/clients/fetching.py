@@ -46,6 +46,8 @@ class Fetch:
     is_missing: bool = False
     epoch: int | None = None
     """The leader epoch of what is below the next offset, as far as it is known."""
+    leader: int | None = None
+    """The epoch of the leader of which the client has heard: it asks a later one what it still has."""
 
     @property
     def starts_where_committed(self) -> bool:
@@ -83,6 +85,7 @@ class Fetcher:
         """Read these partitions in addition, or with ``is_whole`` nothing else."""
         if len({(place.topic, place.partition) for place in partitions}) < len(partitions):
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "Failed to set assignment"))
+        known = set(self._seen)
         self._seen |= {place.topic for place in partitions}
         if is_whole:
             self.clear()
@@ -90,6 +93,8 @@ class Fetcher:
             start = OFFSET_STORED if place.offset == OFFSET_INVALID else place.offset
             fetch = Fetch(place.offset, ready_s=self._ready_s(), assigned=(start, place.metadata))
             fetch.epoch = place.leader_epoch
+            if place.topic in known and (log := self.log((place.topic, place.partition))) is not None:
+                fetch.leader = log.epoch  # and only a seek would ask it
             self.fetches[place.topic, place.partition] = fetch
 
     def drop(self, places: Iterable[Place]) -> None:
@@ -111,12 +116,12 @@ class Fetcher:
         """Return records of these again."""
         self._paused -= set(places)
 
-    def seek(self, place: Place, offset: int) -> None:
+    def seek(self, place: Place, offset: int, epoch: int | None = None) -> None:
         """Go on from another offset. Raises KafkaException: the partition is not assigned, or given up."""
         fetch = self.fetches.get(place)
         if fetch is None or fetch.ready_s == GIVEN_UP_S:
             raise KafkaException(KafkaError(KafkaError._STATE, f"Failed to seek to offset {offset}"))
-        self.fetches[place] = Fetch(offset, ready_s=self._ready_s(), assigned=fetch.assigned)
+        self.fetches[place] = Fetch(offset, ready_s=self._ready_s(), assigned=fetch.assigned, epoch=epoch)
         if offset == OFFSET_INVALID:
             self.fetches[place].next_offset = -1  # not what is committed, but auto.offset.reset
 
@@ -233,7 +238,7 @@ class Fetcher:
     def _is_valid(self, found: list[SimulatedMessage], place: Place, fetch: Fetch, log: PartitionLog) -> bool:
         """Return whether the next offset is in the log, after a reset if need be."""
         assert fetch.next_offset is not None
-        if fetch.epoch is not None and _is_truncated(fetch, log):
+        if fetch.leader != log.epoch and fetch.epoch is not None and _is_truncated(fetch, log):
             end, at = log.end_of_epoch(fetch.epoch), f"offset {fetch.next_offset}"
             text = f"Partition log truncation detected at {at}: broker end offset is {end} (...)"
             if fetch.epoch > log.epoch:
@@ -242,6 +247,7 @@ class Fetcher:
             found.append(SimulatedMessage(*place, OFFSET_INVALID, error=error))
             fetch.ready_s = GIVEN_UP_S
             return False
+        fetch.leader = log.epoch
         if log.start_offset <= fetch.next_offset <= log.end_offset:
             return True
         self._bounds.pop(place, None)  # the broker's refusal says nothing of them
