@@ -434,11 +434,11 @@ def test_a_truncated_log_is_read_from_its_end_or_the_frontier_if_loss_is_allowed
     """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""
     t = spout(records=10)
     t.next_batch()
-    run = t.driver.tasks[0].run
+    run = t.driver.tasks[0].slots[0].run
     old = [(offset, generation_of(run, 0)) for offset in range(15)]
     t.send_result(acked=old[:frontier])
     t.until(lambda: t.committed() == frontier)
-    t.driver.tasks[0].slots[0].emit(15, 9, t.now_s, run)
+    t.driver.tasks[0].slots[0].emit(15, 9, t.now_s)
     t.driver.close()
     t.more = FORGIVING
     t.start()
