@@ -312,6 +312,10 @@ class Checker:
         changed = self.state.look()
         if wrong := [*([self.state.repeated] if self.state.repeated else []), *self.state.shared]:
             raise BrokenPromise(wrong[0])
+        for renewed in self.state.renewed:
+            self.count("renewed for another task")
+            self.retries.emitted_again(*renewed)
+        self.state.renewed.clear()
         for topic, partition in changed:
             slot = self.state.slots[topic, partition]
             above = done_above(slot)
