@@ -26,7 +26,7 @@ from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.wire.control_records import Cause
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import generation_of
-from acktree.wire.state_records import SlotState, encode_slot_state
+from acktree.wire.state_records import SEVERAL_TASKS, SlotState, encode_slot_state
 from deadlines import ANSWER_S
 from spark.spouts import DEADLINE_S, SpoutTester
 
@@ -169,6 +169,36 @@ def test_tasks_that_are_added_live_are_known_and_their_results_read(
     t.until(lambda: t.driver.topology.version == 2)
     t.send_result(acked=emitted, task=1)
     t.until(lambda: t.committed() == 4)
+
+
+def test_the_state_names_no_task_until_all_is_done_that_was_in_flight_when_the_task_changed(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=0, partitions=2)
+
+    def emit() -> list[tuple[int, int]]:
+        t.producer.produce(f"{t.name}.source", b"x", partition=1)
+        t.producer.flush()
+        emitted: list[tuple[int, int]] = []
+        t.until(lambda: bool(emitted) or emitted.extend(t.emitted(t.next_batch())))
+        return emitted
+
+    def named() -> int:
+        t.until(lambda: True)
+        return next(state.task for key, state in t.states().slots.items() if key.partition == 1)
+
+    before = emit()
+    assert named() == 0
+    apply_topology(t.bootstrap, parse_topology(t.text.replace("tasks = 1", "tasks = 2")), {})
+    t.until(lambda: t.driver.topology.version == 2)
+    assert named() == SEVERAL_TASKS
+    t.start()
+    after = emit()
+    assert named() == SEVERAL_TASKS
+    t.send_result(acked=after, task=1, slot=1)
+    t.send_result(acked=before, task=0, slot=1)
+    t.until(lambda: t.driver.tasks[1].pending + t.driver.tasks[0].pending == 0)
+    assert named() == 1
 
 
 def test_limits_of_a_newer_version_apply_to_a_live_driver(spout: Callable[..., SpoutTester]) -> None:

@@ -230,9 +230,9 @@ class SpoutCommits:
         return self._read.slots.pop(key_of(source), None)
 
     def keeps(self, source: SourceSlot) -> bool:
-        """Return whether what was in flight of a slot at the start is so in the ledgers that are served.
+        """Return whether what the state has in flight of a slot stays so; see ``Owners.keeps``.
 
-        Of one that is added later, results have been passed.
+        Of a slot that is added once results are read, some have been passed.
         """
         return not self._tasks and key_of(source) in self._kept
 
