@@ -95,7 +95,7 @@ def _emit_all(driver: SpoutDriver, records: int) -> int:
         for task in driver.tasks.values():
             for ledger in task.slots.values():
                 ledger.limit.allowed = records
-    return next(iter(driver.tasks.values())).run
+    return next(ledger.run for task in driver.tasks.values() for ledger in task.slots.values())
 
 
 def _finish(driver: SpoutDriver, roots: IdArray) -> None:

@@ -40,8 +40,12 @@ class LedgerScript:
         end = start + 6
         self.roots = [(generation_of(self.run, 0), offset) for offset in range(start, end)]
         self.ledger.emitted_before = self.model.emitted_before = end
-        self.run = next_run(self.run)
+        self.begin_run()
         self.did("emitted before", end)
+
+    def begin_run(self) -> None:
+        self.run = next_run(self.run)
+        self.ledger.begin_run()
 
     def step(self) -> None:
         kind = self.draw.random()
@@ -66,7 +70,7 @@ class LedgerScript:
         end = self.model.next + self.draw.choice((1, 2, 4, 9))
         max_ranges = self.draw.choice((1, 2, 9))
         self.did("emit", end, max_ranges, self.now_s, self.run, self.size)
-        ranges = self.ledger.emit(end, max_ranges, self.now_s, self.run, self.size)
+        ranges = self.ledger.emit(end, max_ranges, self.now_s, self.size)
         same("ranges", ranges, self.model.emit(end, max_ranges, self.now_s, self.run, self.size))
         generation = generation_of(self.run, 0)
         for start, stop in ranges:
@@ -94,7 +98,7 @@ class LedgerScript:
 
     def replay(self) -> None:
         if self.model.retries.full_run == self.run:
-            self.run = next_run(self.run)
+            self.begin_run()
         limit = self.draw.choice((1, 9))
         self.did("emit_due", self.now_s, self.run, limit)
         replays = self.ledger.retries.emit_due(self.now_s, self.run, limit)
@@ -118,7 +122,7 @@ class LedgerScript:
         if offset < self.model.frontier:
             self.run = next_run(self.run)
         self.did("rewind", offset, self.run)
-        self.ledger.rewind(offset, self.run)
+        self.ledger.rewind(offset)
         self.model.rewind(offset, self.run)
 
     def compare(self) -> None:
@@ -131,7 +135,8 @@ class LedgerScript:
         same("state", state, (frontier, model.next, model.floor, len(model.open)))
         holds("attempts are of open records", ledger.retries.attempts.keys() <= model.open)
         same("done", {*ledger.done}, {offset for offset in model.done if offset >= frontier})
-        same("used up", ledger.retries.is_run_used_up(self.run), model.retries.full_run == self.run)
+        same("run", ledger.run, self.run)
+        same("used up", ledger.is_run_used_up, model.retries.full_run == self.run)
 
 
 def run_seed(draw: Random, did: Did) -> None:

@@ -47,7 +47,7 @@ class TwinScript:
             self.draw.choice((1, self.size)),
         )
         self.did("emit", end, self.now_s, self.run, size)
-        ranges, others = (ledger.emit(end, 9, self.now_s, self.run, size) for ledger in self.twins)
+        ranges, others = (ledger.emit(end, 9, self.now_s, size) for ledger in self.twins)
         same("ranges", others, ranges)
         for start, stop in ranges:
             firsts = {max(start, offset // size * size) for offset in range(start, stop)}
@@ -70,9 +70,14 @@ class TwinScript:
         )
         same("outcomes", others, outcomes)
 
+    def begin_run(self) -> None:
+        self.run = next_run(self.run)
+        for ledger in self.twins:
+            ledger.begin_run()
+
     def replay(self) -> None:
-        if any(ledger.retries.is_run_used_up(self.run) for ledger in self.twins):
-            self.run = next_run(self.run)
+        if any(ledger.is_run_used_up for ledger in self.twins):
+            self.begin_run()
         self.did("emit_due", self.now_s, self.run)
         replays, others = (
             ledger.retries.emit_due(self.now_s, self.run, 25 * EVERYTHING) for ledger in self.twins
@@ -100,10 +105,12 @@ class TwinScript:
                 ledger.apply(LiveReplay.of(2, self.commands, self.run, spans, ledger.next_offset))
 
     def rewind(self) -> None:
-        self.run, offset = next_run(self.run), max(0, self.twins[0].frontier - self.draw.randrange(3))
+        frontier = self.twins[0].frontier
+        offset = max(0, frontier - self.draw.randrange(3))
+        self.run = next_run(self.run) if offset < frontier else self.run
         self.did("rewind", offset, self.run)
         for ledger in self.twins:
-            ledger.rewind(offset, self.run)
+            ledger.rewind(offset)
 
     def bound(self) -> None:
         self.did("bound")
@@ -119,7 +126,7 @@ class TwinScript:
         self.now_s += away_s
         state = decode_slot_state(stored).aged(1000 * away_s)
         self.twins[1] = ledger_of(state, POLICY, self.now_s, self.size)
-        self.run = next_run(self.run)
+        self.begin_run()
         for offset, attempt in self.twins[0].retries.attempts.items():
             if not attempt.in_flight and attempt.due_s is None:
                 self.twins[0].retries.put_back(attempt.generation, offset, self.now_s, POLICY)
@@ -164,6 +171,7 @@ def _facts(ledger: PartitionLedger) -> tuple[object, ...]:
     held = ledger.first_emission()
     return (
         (ledger.frontier, ledger.next_offset, ledger.floor, ledger.pending, ledger.limit.allowed),
+        (ledger.run, ledger.result_task),
         set(ledger.done),
         ledger.blocks.ranges,
         command

@@ -26,13 +26,14 @@ class TaskScript:
 
     def __init__(self, draw: Random, did: Did) -> None:
         self.draw, self.did = draw, did
-        self.run, self.now_s, self.acked_s = draw.choice((1, 100, 254)), 0.0, None
+        self.now_s, self.acked_s = 0.0, None
+        self.runs = {slot: draw.choice((1, 100, 254)) for slot in (0, 1)}
         self.size, self.counted = draw.choice((1, 1, 3)), Counter[str]()
-        slots = {slot: PartitionLedger(0, 0, self.run, POLICY, self.size) for slot in (0, 1)}
+        slots = {slot: PartitionLedger(0, 0, run, POLICY, self.size) for slot, run in self.runs.items()}
         sources = {slot: SourceSlot(slot, "t", slot, "id") for slot in slots}
-        self.task = TaskLedger(0, self.run, sources, slots, TIMEOUT_S)
-        self.models = {slot: SlotModel(0, self.run) for slot in slots}
-        self.roots: list[tuple[int, int, int]] = [(FOREIGN, generation_of(self.run, 0), 1)]
+        self.task = TaskLedger(0, sources, slots, TIMEOUT_S)
+        self.models = {slot: SlotModel(0, run) for slot, run in self.runs.items()}
+        self.roots: list[tuple[int, int, int]] = [(FOREIGN, generation_of(self.runs[0], 0), 1)]
         self.exhausted: list[ExhaustedRecord] = []
         self.ends = dict.fromkeys(slots, 0)
         self.emit()
@@ -69,14 +70,14 @@ class TaskScript:
             end = model.next + min(quota, waiting[slot])
             if quota < waiting[slot]:
                 end = max(model.next, end - end % self.size)
-            parts = model.emit(end, MAX_RANGES_PER_SLOT, self.now_s, self.run, self.size)
+            parts = model.emit(end, MAX_RANGES_PER_SLOT, self.now_s, self.runs[slot], self.size)
             mine = [(each.start, each.end) for each in ranges if each.slot == slot]
             same(f"ranges of slot {slot}", mine, parts or [(model.next, model.next)])
             fresh = sum(stop - start for start, stop in parts)
             limit -= fresh
             self.counted["emitted"] += fresh
             firsts = sorted({model.blocks.first(o) for start, stop in parts for o in range(start, stop)})
-            self.roots += [(slot, generation_of(self.run, 0), first) for first in firsts]
+            self.roots += [(slot, generation_of(self.runs[slot], 0), first) for first in firsts]
 
     def apply(self) -> None:
         """Apply one result of some roots, each acked or failed."""
@@ -103,13 +104,14 @@ class TaskScript:
     def stray(self) -> tuple[int, int, int]:
         """Return a root of a run that is over, or of a driver that this one does not know."""
         slot, _, first = self.draw.choice(self.roots)
-        run = (self.run + self.draw.choice((-130, -2, 1, 2)) - 1) % MAX_RUN + 1
+        run = (self.runs.get(slot, 1) + self.draw.choice((-130, -2, 1, 2)) - 1) % MAX_RUN + 1
         return slot, generation_of(run, 0), first
 
-    def is_between(self, run: int, floor: int) -> bool:
-        """Return whether a run is one of those from the floor to the current run."""
+    def is_between(self, run: int, slot: int) -> bool:
+        """Return whether a run is one of those from the floor of a slot to its current run."""
+        floor = self.models[slot].floor
         while run != floor:
-            if floor == self.run:
+            if floor == self.runs[slot]:
                 return False
             floor = floor % MAX_RUN + 1
         return True
@@ -118,7 +120,7 @@ class TaskScript:
         before = {slot: set(model.done) for slot, model in self.models.items()}
         for slot, generation, first in acked:
             model = self.models.get(slot)
-            if model is not None and self.is_between(generation // 16, model.floor):
+            if model is not None and self.is_between(generation // 16, slot):
                 model.acked(generation, first)
         newly = {slot: model.done - before[slot] for slot, model in self.models.items()}
         self.counted["completed"] += sum(map(len, newly.values()))
@@ -128,7 +130,7 @@ class TaskScript:
     def fail(self, root: tuple[int, int, int], cause: Cause) -> list[tuple[int, FailureOutcome]]:
         slot, generation, first = root
         model = self.models.get(slot)
-        if model is None or not self.is_between(generation // 16, model.floor):
+        if model is None or not self.is_between(generation // 16, slot):
             return []
         is_alive = self.acked_s is not None and self.now_s - self.acked_s <= TIMEOUT_S
         outcomes = model.failed(generation, first, self.now_s, cause is Cause.FAILED or is_alive)
@@ -136,8 +138,10 @@ class TaskScript:
         return outcomes
 
     def replay(self) -> None:
-        if self.task.is_run_used_up:
-            self.run = self.task.run = next_run(self.run)
+        for slot, model in self.models.items():
+            if model.retries.full_run == self.runs[slot]:
+                self.runs[slot] = next_run(self.runs[slot])
+        self.task.renew_runs()
         limit = self.draw.choice((1, 9))
         self.did("replay_due", self.now_s, limit)
         emitted = sorted(
@@ -150,7 +154,7 @@ class TaskScript:
         for place, slot in enumerate(by_failing):
             model = self.models[slot]
             quota = limit if place else (limit + 1) // 2
-            due = model.retries.emit_due(self.now_s, self.run, quota)
+            due = model.retries.emit_due(self.now_s, self.runs[slot], quota)
             limit -= len(due)
             expected += [(slot, generation, offset) for offset, generation, _ in due]
         self.roots += expected
@@ -159,21 +163,24 @@ class TaskScript:
 
     def absent(self) -> None:
         slot, first = self.draw.choice((0, 1, FOREIGN)), self.draw.randrange(8)
-        span, run = Span(first, first + self.draw.randint(1, 3)), self.draw.choice((self.run, 1, 200))
+        span, run = (
+            Span(first, first + self.draw.randint(1, 3)),
+            self.draw.choice((self.runs.get(slot, 1), 1, 200)),
+        )
         self.did("absent", slot, span, run)
         self.task.apply_absent(Absent(slot, run, [span]))
         model = self.models.get(slot)
-        if model is not None and self.is_between(run, model.floor):
+        if model is not None and self.is_between(run, slot):
             self.counted["absent"] += model.finish(range(*span), run)
 
     def rewind(self) -> None:
         slot, offset = self.draw.choice((0, 1)), self.draw.randrange(6)
         model = self.models[slot]
         if offset < model.frontier:
-            self.run = self.task.run = next_run(self.run)
-        self.did("rewind", slot, offset, self.run)
-        self.task.slots[slot].rewind(offset, self.run)
-        model.rewind(offset, self.run)
+            self.runs[slot] = next_run(self.runs[slot])
+        self.did("rewind", slot, offset, self.runs[slot])
+        self.task.slots[slot].rewind(offset)
+        model.rewind(offset, self.runs[slot])
 
     def finish_record(self) -> None:
         record = self.exhausted.pop()
@@ -188,6 +195,7 @@ class TaskScript:
         same("pending", task.pending, sum(len(model.open) for model in self.models.values()))
         for slot, model in self.models.items():
             ledger = task.slots[slot]
+            same(f"run of slot {slot}", ledger.run, self.runs[slot])
             same(f"slot {slot}", (ledger.frontier, ledger.next_offset), (model.frontier, model.next))
 
 

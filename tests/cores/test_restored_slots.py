@@ -14,7 +14,7 @@ ONE_ATTEMPT = RetryPolicy(initial_s=1, max_s=4, max_attempts=1, max_after_s=600)
 
 def failed(policy: RetryPolicy, after_s: float | None) -> tuple[PartitionLedger, FailureOutcome]:
     ledger = PartitionLedger(0, 0, 1, policy)
-    ledger.emit(1, 1, 0.0, 1)
+    ledger.emit(1, 1, 0.0)
     ((_, outcome),) = ledger.failed(generation_of(1, 0), 0, 0.0, counts=True, after_s=after_s)
     return ledger, outcome
 

@@ -1,13 +1,21 @@
-"""Who may hold a slot, and who had it last, from what a state topic says."""
+"""Who may hold a slot, and what of it stays in flight, from what a state topic says."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from acktree.core.topology.registry import History, Published
 from acktree.producers.spouts.driver.owners import Owners, TakenOver
-from acktree.producers.spouts.driver.spout_states import SpoutStates, freest_run
-from acktree.wire.state_records import SlotKey, SlotState, SpoutState, StateStart, TaskPosition
+from acktree.producers.spouts.driver.spout_states import SpoutStates
+from acktree.wire.state_records import (
+    SEVERAL_TASKS,
+    SlotKey,
+    SlotState,
+    SpoutState,
+    StateStart,
+    TaskPosition,
+)
 
 TASKS: dict[int, tuple[int, ...]] = {1: (0,), 2: (0, 1), 3: (0, 1), 4: (0, 1, 2)}
 """The tasks of each version of the topology; versions 2 and 3 deal the partitions alike."""
@@ -33,15 +41,15 @@ def owners(task: int | None, latest: int) -> Owners:
     return Owners(history(latest), "in", task)
 
 
-def state(term: int, run: int, version: int, **positions: int) -> SpoutState:
-    tasks = [TaskPosition(int(name[1:]), at) for name, at in positions.items()]
-    return SpoutState(term, "host/1", run, tasks=tasks, topology=version)
+def state(term: int, **positions: int) -> SpoutState:
+    return SpoutState(
+        term, "host/1", tasks=[TaskPosition(int(name[1:]), at) for name, at in positions.items()]
+    )
 
 
-def states(task: int | None, partitions: range = range(6), **given: Any) -> SpoutStates:
-    made = SpoutStates(task, **given)
-    made.slots = {KEYS[each]: SlotState(0, 0, 1, b"") for each in partitions}
-    return made
+def keeps(task: int | None, read: SpoutStates, of: int, term: int) -> bool:
+    """Return whether a start keeps in flight what a task had in flight when an owner wrote its slot."""
+    return owners(task, 4).keeps(SlotState(0, 9, 1, b"", task=of, term=term), read.readers)
 
 
 STARTS = {None: StateStart(1, 1), 0: StateStart(2, 1), 1: StateStart(3, 2), 2: StateStart(4, 4)}
@@ -60,85 +68,75 @@ STARTS = {None: StateStart(1, 1), 0: StateStart(2, 1), 1: StateStart(3, 2), 2: S
 def test_a_start_ends_every_process_that_may_hold_its_slots(
     task: int | None, latest: int, ended: list[str]
 ) -> None:
-    found = owners(task, latest).to_end(states(task, starts=dict(STARTS)), STARTS[None])
+    found = owners(task, latest).to_end(SpoutStates(task, starts=dict(STARTS)), STARTS[None])
     assert found == ended
 
 
 def test_a_task_gives_way_to_a_driver_that_has_started_since_its_process_began() -> None:
     with pytest.raises(TakenOver):
-        owners(0, 2).to_end(states(0, starts=dict(STARTS)), None)
+        owners(0, 2).to_end(SpoutStates(0, starts=dict(STARTS)), None)
     with pytest.raises(TakenOver):
-        owners(0, 2).to_end(states(0, starts=dict(STARTS)), StateStart(9, 1))
+        owners(0, 2).to_end(SpoutStates(0, starts=dict(STARTS)), StateStart(9, 1))
 
 
-def test_a_task_continues_from_its_own_state_and_keeps_all_in_flight() -> None:
-    read = states(
-        1,
-        range(1, 6, 2),
-        spout=state(3, 9, 1, t0=50),
-        tasks={0: state(5, 4, 2, t0=70), 1: state(4, 7, 2, t1=8)},
-    )
-    assert owners(1, 3).runs(read) == [7]
-    assert owners(1, 3).moved(read, 8) == set()
-    assert [each for each in owners(1, 3).positions(read) if each.task == 1] == [TaskPosition(1, 8)]
+@pytest.mark.parametrize(
+    ("task", "latest", "partitions"),
+    [(None, 3, range(6)), (0, 1, range(6)), (0, 3, range(0, 6, 2)), (1, 3, range(1, 6, 2)), (2, 4, (2, 5))],
+)
+def test_partitions_are_dealt_to_the_tasks_of_the_newest_version(
+    task: int | None, latest: int, partitions: Sequence[int]
+) -> None:
+    assert [key.partition for key in KEYS if owners(task, latest).has(key)] == list(partitions)
 
 
-def test_a_task_continues_where_a_later_driver_ended() -> None:
-    read = states(0, range(6), spout=state(8, 20, 1, t0=90), tasks={0: state(7, 3, 1, t0=10)})
-    assert owners(0, 1).runs(read) == [20]
-    assert owners(0, 1).moved(read, 21) == set()
-    assert owners(0, 1).positions(read) == [TaskPosition(0, 90)]
+def test_a_position_is_that_of_the_last_reader() -> None:
+    read = SpoutStates(1, spout=state(3, t0=50, t1=6), tasks={0: state(5, t0=70, t2=9), 1: state(2, t1=4)})
+    assert dict(read.readers) == {
+        0: (5, TaskPosition(0, 70)),
+        1: (3, TaskPosition(1, 6)),
+        2: (5, TaskPosition(2, 9)),
+    }
 
 
-def test_records_of_other_tasks_are_emitted_again_under_a_run_that_is_new_to_them() -> None:
-    read = states(1, range(1, 6, 2), tasks={0: state(2, 40, 1, t0=30)})
-    assert owners(1, 2).runs(read) == [40]
-    assert owners(1, 2).moved(read, 41) == {KEYS[1], KEYS[3], KEYS[5]}
+def test_a_task_keeps_what_its_last_process_had_in_flight() -> None:
+    read = SpoutStates(1, spout=state(3, t0=50, t1=1), tasks={0: state(5, t0=70), 1: state(4, t1=8)})
+    assert keeps(1, read, of=1, term=4)
 
 
-def test_a_task_keeps_its_records_in_flight_where_other_tasks_came_and_went() -> None:
-    read = states(0, range(0, 6, 2), tasks={0: state(2, 40, 1, t0=30), 1: state(9, 3, 2, t1=1)})
-    assert owners(0, 2).moved(read, freest_run([40])) == set()
-    assert owners(0, 2).runs(read) == [40]
+def test_a_task_keeps_what_a_driver_had_in_flight_for_it_alone() -> None:
+    read = SpoutStates(0, spout=state(8, t0=90, t1=3), tasks={0: state(7, t0=10)})
+    assert keeps(0, read, of=0, term=8)
+    assert not keeps(0, read, of=1, term=8)
+    assert not keeps(0, read, of=SEVERAL_TASKS, term=8)
 
 
-def test_a_drivers_records_in_flight_are_emitted_again_if_slots_ever_changed_tasks() -> None:
-    read = states(0, range(0, 6, 2), spout=state(2, 40, 2, t0=30))
-    assert owners(0, 2).moved(read, 41) == set()
-    read = states(1, range(1, 6, 2), spout=state(2, 40, 2, t0=30))
-    assert owners(1, 2).moved(read, 41) == {KEYS[1], KEYS[3], KEYS[5]}
+def test_records_of_another_task_are_emitted_again() -> None:
+    read = SpoutStates(1, tasks={0: state(2, t0=30)})
+    assert not keeps(1, read, of=0, term=2)
 
 
-def test_a_driver_takes_all_tasks_over_as_they_are() -> None:
-    read = states(
-        None,
-        range(6),
-        spout=state(2, 1, 1, t0=5, t2=4),
-        tasks={0: state(3, 8, 2, t0=70), 1: state(4, 3, 2, t1=8)},
-    )
-    assert owners(None, 4).runs(read) == [8, 3, 1]
-    assert owners(None, 4).moved(read, 9) == set()
-    assert sorted(owners(None, 4).positions(read)) == [
-        TaskPosition(0, 70),
-        TaskPosition(1, 8),
-        TaskPosition(2, 4),
-    ]
+def test_records_whose_results_the_task_has_passed_without_their_slot_are_emitted_again() -> None:
+    """It had the slot in term 2; in term 4 another task should have had it, and never began."""
+    read = SpoutStates(0, tasks={0: state(4, t0=30)})
+    assert not keeps(0, read, of=0, term=2)
+    assert not keeps(None, read, of=0, term=2)
 
 
-def test_a_slot_whose_runs_do_not_all_count_is_emitted_again() -> None:
-    read = states(None, range(6), tasks={0: state(3, 200, 2, t0=70), 1: state(4, 100, 2, t1=8)})
-    for key in KEYS[::2]:
-        read.slots[key] = SlotState(0, 0, 195, b"")
-    for key in KEYS[1::2]:
-        read.slots[key] = SlotState(0, 0, 95, b"")
-    assert owners(None, 2).moved(read, 98) == set(KEYS[1::2])
+def test_records_whose_results_the_first_task_has_passed_are_emitted_again() -> None:
+    """Task 2 was removed, so task 0 has read its topic; nobody had the slot before task 2 came back."""
+    read = SpoutStates(2, tasks={0: state(4, t0=30, t2=9), 2: state(3, t2=5)})
+    assert not keeps(2, read, of=2, term=3)
 
 
-def test_the_first_task_of_all_has_no_run_before_it() -> None:
-    assert owners(0, 2).runs(SpoutStates(0)) == []
-    assert owners(1, 2).runs(SpoutStates(1, tasks={0: state(1, 5, 2)})) == []
+def test_a_driver_keeps_all_in_flight_that_nobody_has_passed() -> None:
+    read = SpoutStates(None, spout=state(2, t0=5, t2=4), tasks={0: state(3, t0=70), 1: state(4, t1=8)})
+    assert keeps(None, read, of=0, term=3)
+    assert keeps(None, read, of=1, term=4)
+    assert keeps(None, read, of=2, term=2)
+    assert not keeps(None, read, of=0, term=2)
 
 
-@pytest.mark.parametrize(("runs", "free"), [([254], 255), ([255], 1), ([3, 4, 5], 6), ([250, 10], 11)])
-def test_a_new_run_is_the_one_unused_for_longest(runs: list[int], free: int) -> None:
-    assert freest_run(runs) == free
+def test_a_driver_keeps_what_has_results_on_several_topics_if_it_was_the_last_to_read_each() -> None:
+    assert keeps(None, SpoutStates(spout=state(2, t0=5, t1=4)), of=SEVERAL_TASKS, term=2)
+    passed = SpoutStates(spout=state(2, t0=5, t1=4), tasks={0: state(3, t0=7)})
+    assert not keeps(None, passed, of=SEVERAL_TASKS, term=2)

@@ -139,7 +139,7 @@ def test_records_of_other_tasks_and_of_a_spout_in_spark_are_ignored(cluster: Wor
         cluster,
         *((task_key(1), DAMAGED), (task_start_key(1), DAMAGED)),
         *((START_KEY, encode_state_start(StateStart(7))), (slot, encode_slot_state(SlotState(0, 0, 1, b"")))),
-        (SPOUT_KEY, encode_spout_state(SpoutState(9, "other", 9))),
+        (SPOUT_KEY, encode_spout_state(SpoutState(9, "other"))),
     )
     assert start(cluster).state.term == 1
 

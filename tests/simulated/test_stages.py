@@ -12,7 +12,10 @@ from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss
+from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.stages.source_reader import SourceReader
+from acktree.producers.stages.stage_task import StageTask
+from acktree.producers.stages.stage_worker import StageWorker
 from acktree.testing import TopologyTester
 
 TEXT = """
@@ -167,6 +170,64 @@ def test_a_task_that_a_running_process_begins_waits_for_a_broker_that_is_away(wh
         t.run_until_done()
         assert t.service("split").process is process
         assert sorted(t.values("words")) == sorted(["a", *map(str, range(20))])
+
+
+class Held(BasicBolt):
+    """Executes words that begin with h at ``until_s``."""
+
+    until_s = 0.0
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        if tup.value.startswith(b"h"):
+            world.sleep(max(0.0, Held.until_s - world.monotonic_s()))
+
+
+def deal(t: TopologyTester, tasks: int) -> None:
+    t._as_operator(lambda: apply_topology("simulated", parse_topology(with_tasks(tasks)), {}))
+
+
+def with_tasks(tasks: int) -> str:
+    return TEXT.replace("message_timeout_s = 10", "message_timeout_s = 300").replace(
+        "max_attempts = 3", f"max_attempts = 3\ntasks = {tasks}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "is_emitted_between", "late"),
+    [pytest.param(1, True, 1, id="2-1-2"), pytest.param(3, False, 2, id="2-3-2")],
+)
+def test_records_in_flight_end_where_another_number_of_tasks_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, between: int, is_emitted_between: bool, late: int
+) -> None:
+    """Task 1 comes back to what task 0 has emitted; or task 0 to results that it has read as another's."""
+    late_s, make_task = 0.0, StageWorker.make_task
+
+    def make_late(self: StageWorker, options: SpoutOptions, *more: Any) -> StageTask:
+        world.sleep(late_s if options.task == late else 0.0)
+        return make_task(self, options, *more)
+
+    monkeypatch.setattr(StageWorker, "make_task", make_late)
+    partitions = {"lines": 3, "words": 4}
+    with running(SplitBasic, Held, with_tasks(2), partitions=partitions) as t:
+        for partition in range(3):
+            t.send("lines", "a", partition=partition)
+        t.run_until_done()
+        if is_emitted_between:
+            deal(t, between)
+            t.run_for(25.0)
+        Held.until_s = t.now_s + 15.0
+        for partition in range(3):
+            t.send("lines", "h", partition=partition)
+        t.run_until(lambda: t.values("words").count("h") == 3)
+        if not is_emitted_between:
+            late_s = 60.0
+            deal(t, between)
+            t.run_for(25.0)
+        else:
+            late_s = 3.0
+        deal(t, 2)
+        t.run_for(100.0)
+        assert [t.committed("lines", partition) for partition in range(3)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["split", "count", "acker"])

@@ -17,6 +17,7 @@ from acktree.wire.ids import origin_of
 from simulation.missed_records import EveryRecord
 from simulation.repeats import Place, Repeats, done_by_bolt
 from simulation.retries import Retries
+from simulation.root_ids import RootIds
 from simulation.spout_state import StateLog, done_above, seal_of
 from simulation.timeouts import Timeouts
 
@@ -118,6 +119,7 @@ class Checker:
             self.cluster.topics[topic].partitions[number].start_offset
         )
         self.every_record = EveryRecord()
+        self.root_ids = RootIds(f"{self.name}.s")
         self.state = StateLog(self.cluster, f"{self.name}.state-s")
 
     # What user code says.
@@ -201,6 +203,7 @@ class Checker:
                     self._check_result(name, record)
                 else:
                     self._count_control(name.endswith(".ack-init"), record)
+        self.root_ids.look()
 
     def _add(self, topic: str, partition: int, record: StoredRecord) -> None:
         value = record.value or b""
@@ -229,6 +232,7 @@ class Checker:
         now_s, is_repeated = self.cluster.kernel.now_s, record.producer == "repeated"
         self.timeouts.look_at(record.transaction, now_s)
         if is_init:
+            self.root_ids.appended(record)
             roots = decode_ack_init(record.value or b"").inits["root"].tolist()
             self.timeouts.add_inits(roots, now_s, is_repeated=is_repeated)
             for root in roots:
@@ -308,6 +312,10 @@ class Checker:
         changed = self.state.look()
         if wrong := [*([self.state.repeated] if self.state.repeated else []), *self.state.shared]:
             raise BrokenPromise(wrong[0])
+        for renewed in self.state.renewed:
+            self.count("renewed for another task")
+            self.retries.emitted_again(*renewed)
+        self.state.renewed.clear()
         for topic, partition in changed:
             slot = self.state.slots[topic, partition]
             above = done_above(slot)

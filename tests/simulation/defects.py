@@ -95,8 +95,8 @@ DEFECTS = (
     Defect(
         "skip the committed cut after a rebalance",
         f"{ACKER}/kafka/ownership.py",
-        "starts = {place: cut or OFFSET_BEGINNING for place, cut in cuts.items()}",
-        "starts = dict.fromkeys(cuts, -1)",
+        "{place: cut.end or OFFSET_BEGINNING for place, cut in cuts.items()}",
+        "dict.fromkeys(cuts, -1)",
     ),
     Defect(
         "one edge for all readers of a record",
@@ -235,8 +235,8 @@ DEFECTS = (
     Defect(
         "call a driver open before its start is whole",
         f"{WORKER}/spouts/driver/spout_driver.py",
-        "        group = commits.take_over(topics.partitions, logged)\n",
-        "        group = commits.take_over(topics.partitions, logged)\n        self.is_open = True\n",
+        "        committed = commits.take_over(topics.partitions, logged)\n",
+        "        committed = commits.take_over(topics.partitions, logged)\n        self.is_open = True\n",
     ),
     Defect(
         "take an empty poll for the end of the state",
@@ -277,7 +277,7 @@ DEFECTS = (
         also=(
             (
                 f"{WORKER}/ledger/task.py",
-                "            known = (slots == slot) & is_run_between(generations >> 4, ledger.floor, self.run)\n",
+                "            known = (slots == slot) & is_run_between(generations >> 4, ledger.floor, ledger.run)\n",
                 "            known = slots == slot\n",
             ),
         ),
@@ -365,14 +365,15 @@ DEFECTS = (
     Defect(
         "ignore an operator's rewind",
         f"{WORKER}/ledger/partitions/partition.py",
-        "            self.discard_from(offset, run)\n",
+        "            self.discard_from(offset)\n",
         "            pass\n",
     ),
     Defect(
         "take what was not read for absent",
         f"{SPARK}/tasks/reading/read_task.py",
-        "        _send_absent(range_, range_.result_topic, absent)\n",
-        "        _send_absent(range_, range_.result_topic, wanted[-1:] if len(wanted) > 1 else absent)\n",
+        "        _send_absent(range_, range_.result_topic, absent[~is_lost], is_lost=False)\n",
+        "        absent = wanted[-1:] if len(wanted) > 1 else absent[~is_lost]\n"
+        "        _send_absent(range_, range_.result_topic, absent, is_lost=False)\n",
     ),
     Defect(
         "keep a revoked partition paused",
@@ -483,8 +484,14 @@ DEFECTS = (
     Defect(
         "wait for results of what has moved to another task",
         f"{WORKER}/spouts/driver/spout_sources.py",
-        "                if self._commits.has_moved(source):\n",
-        "                if False:\n",
+        "                if self._commits.keeps(task.sources[number]):\n",
+        "                if True:\n",
+    ),
+    Defect(
+        "begin no run with a start",
+        f"{WORKER}/spouts/driver/spout_sources.py",
+        "                    ledger.begin_run()\n",
+        "                    pass\n",
     ),
     Defect(
         "leave the last outcome of an AsyncBolt in hand",

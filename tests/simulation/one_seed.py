@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from acktree.core.world import use_world
 from acktree.testing.idle import fewer_idle_turns
@@ -85,7 +86,8 @@ def run_system(system: System, faults: list[Fault]) -> None:
                 checker.check_commits(system.spout_group)
         if kernel.ended:
             system.watch()
-        for found in (*checker.repeats.found, *checker.retries.found, *checker.timeouts.found):
+        parts = checker.repeats, checker.retries, checker.timeouts, checker.root_ids
+        for found in chain.from_iterable(part.found for part in parts):
             raise BrokenPromise(found)
 
     def run_for(seconds: float, is_enough: Callable[[], bool]) -> None:

@@ -110,6 +110,13 @@ class Retries:
                 self._planned.pop(place, None)
             self._emitted_twice.update(self._newest)
 
+    def emitted_again(self, topic: str, partition: int, start: int) -> None:
+        """A task emits again what others had in flight from an offset on: it does not read their results."""
+        for place in [place for place in self._planned if place[:2] == (topic, partition)]:
+            if place[2] >= start:
+                del self._planned[place]
+                self._emitted_twice.add(place)
+
     def check_plan(self, batch: PlannedBatch, now_s: float) -> None:
         """Check what a driver emits: nothing that is rejected, and what is delayed not before its time."""
         is_late = batch.number < self._number  # planned before a newer driver began, with other checkpoints

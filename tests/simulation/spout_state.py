@@ -61,6 +61,8 @@ class StateLog:
     """Terms, each with the batches that its driver knew of: the last one held, and the one planned."""
     deleted: list[tuple[str, int]] = field(default_factory=list)
     """Slots whose state a driver has deleted, though their topic is the same."""
+    renewed: list[tuple[str, int, int]] = field(default_factory=list)
+    """From where on a task has emitted again what others had in flight."""
     _read_to: int = 0
 
     def look(self) -> list[tuple[str, int]]:
@@ -97,7 +99,10 @@ class StateLog:
                     self.deleted.append(place)
             else:
                 self._check_owner(place, record.producer, record.offset)
-                self.slots[place] = decode_slot_state(record.value)
+                before, state = self.slots.get(place), decode_slot_state(record.value)
+                if before and state.task != before.task and state.next_offset < before.next_offset:
+                    self.renewed.append((*place, state.next_offset))
+                self.slots[place] = state
                 changed[place] = None
         return [place for place in changed if place in self.slots]
 

@@ -43,6 +43,7 @@ from simulation.actors import BOLTS, Mind, RetriedSpout, SearchSpout, SpoutMessa
 from simulation.checker import STAGE, Checker
 from simulation.repeats import Repeats, done_by_bolts, done_by_spout, planned_places
 from simulation.retries import Retries, reason_for
+from simulation.root_ids import RootIds
 from simulation.spout_state import StateLog
 from simulation.topologies import NAME, SOURCE, draw_topology, with_blocks, with_breaker
 
@@ -76,6 +77,7 @@ class WatchedApplication(SparkApplication):
 
     repeats: Repeats
     retries: Retries
+    root_ids: RootIds
     state: StateLog
     _has_logged = False
 
@@ -105,7 +107,9 @@ class WatchedApplication(SparkApplication):
             assert isinstance(driver, SpoutDriver)
             is_known = not self.state.is_unknown(number, driver.commits.term)
             self.retries.begin_behind(number, is_known=is_known)
-        self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
+        batch = PlannedBatch.from_json(self.available)
+        self.root_ids.planned(batch)
+        self.retries.check_plan(batch, self._kernel.now_s)
 
 
 def _is_of_a_failed_call(error: BaseException | None) -> bool:
@@ -403,6 +407,7 @@ class System:
         checkpoint = self.checkpoints["spark"]
         application = WatchedApplication(*self._place("spout", "s"), self.make_rows, checkpoint)
         application.repeats, application.retries = self.checker.repeats, self.checker.retries
+        application.root_ids = self.checker.root_ids
         application.state = self.checker.state
         return self._with_faults(application)
 

@@ -145,7 +145,7 @@ def test_a_tuple_that_is_executed_again_without_a_cause_is_found(monkeypatch):
 
 def test_a_cut_that_stays_behind_is_found(monkeypatch):
     changed = Ownership._changed_cuts
-    monkeypatch.setattr(Ownership, "_changed_cuts", lambda self, numbers: changed(self, numbers)[2:])
+    monkeypatch.setattr(Ownership, "_changed_cuts", lambda self, *about: changed(self, *about)[2:])
     first_broken(range(100))
 
 

@@ -14,7 +14,7 @@ from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.producers.ledger.partitions.blocks import block_firsts
 from acktree.producers.ledger.partitions.live_replay import LiveReplay
 from acktree.producers.ledger.partitions.partition import PartitionLedger
-from acktree.producers.ledger.slot_states import emit_logged, ledger_of, renew_if_too_old, state_of
+from acktree.producers.ledger.slot_states import emit_logged, ledger_of, state_of
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import (
     BACK_OFF,
@@ -41,7 +41,6 @@ class Stored(NamedTuple):
     """What a commit makes durable."""
 
     slot: bytes
-    run: int
     batch: int
     planned: int
     position: int
@@ -58,7 +57,7 @@ class SpoutModel:
     policy = POLICY
 
     def __init__(self) -> None:
-        self.run, self.now_s, self.block, self.log_end = 1, 0.0, 5, 0
+        self.now_s, self.block, self.log_end = 0.0, 5, 0
         self.roots: dict[tuple[int, int], frozenset[int]] = {}
         self.finished: set[tuple[int, int]] = set()
         self.done: set[int] = set()
@@ -84,13 +83,12 @@ class SpoutModel:
     def _open(self, led: PartitionLedger) -> None:
         self.led = led
         source = SourceSlot(0, "t", 0, "id")
-        self.task = TaskLedger(0, self.run, {0: source}, {0: led}, 30.0)
+        self.task = TaskLedger(0, {0: source}, {0: led}, 30.0)
 
     def _plan(self, limit: int, seconds: float) -> PlannedBatch:
         self.now_s += seconds
         self.known = set(range(self.led.frontier)) | set(self.led.done)
-        if self.task.is_run_used_up:
-            self._begin_run()
+        self.task.renew_runs()
         state = self._state(self.number + 1)
         replays = self.task.replay_due(self.now_s, 1_000)
         again = self.task.emit_again(20, self.now_s)
@@ -103,9 +101,9 @@ class SpoutModel:
         assert again_from_json == batch
         return again_from_json
 
-    def _begin_run(self) -> None:
-        self.run = self.task.run = next_run(self.run)
-        renew_if_too_old(self.led, self.run)
+    @property
+    def run(self) -> int:
+        return self.led.run
 
     def _read_batch(self, batch: PlannedBatch) -> None:
         """Do what the batch's tasks do: make roots, report what is absent."""
@@ -210,7 +208,7 @@ class SpoutModel:
         self.led.discard_blocks()
         slot = encode_slot_state(state_of(self.led, self.now_s))
         position = self.results_read if self.waiting is None else min(self.waiting, self.results_read)
-        return Stored(slot, self.run, self.seen, planned, position)
+        return Stored(slot, self.seen, planned, position)
 
     def commit(self) -> None:
         """Commit all that has changed; nothing while Spark has not named the batch that it was given."""
@@ -241,9 +239,8 @@ class SpoutModel:
             self.commit()
 
     def _take_over(self, logged: PlannedBatch | None) -> None:
-        slot, run, self.seen, self.planned, self.results_read = self.stored
-        self.run, self.given, self.waiting = next_run(run), None, None
-        assert self.run > 1, "runs have gone round"
+        slot, self.seen, self.planned, self.results_read = self.stored
+        self.given, self.waiting = None, None
         self.number = (self.number >> NUMBER_BITS) + 1 << NUMBER_BITS
         self._open(ledger_of(decode_slot_state(slot), self.policy, self.now_s, self.block))
         if logged is not None and logged.number in (self.seen, self.planned):
@@ -252,18 +249,19 @@ class SpoutModel:
                 self.seen, self.planned = logged.number, 0
         else:
             self.led.emitted_before = self.log_end
-        renew_if_too_old(self.led, self.run)
+        self.led.begin_run()
+        assert self.run > 1, "runs have gone round"
 
     def rewind(self, offset: int) -> None:
         """Let an operator commit another offset, at most the next one to emit."""
         self.read()
         offset = min(offset, self.led.next_offset)
-        if offset < self.led.frontier:
-            self._begin_run()
+        is_back = offset < self.led.frontier
+        self.led.rewind(offset)
+        if is_back:
             self.done = set(range(offset)) | self.proven
             self.floors[offset:] = [self.run] * (LOG_END - offset)
         self.done |= set(range(offset))
-        self.led.rewind(offset, self.run)
         self.commit()
 
     def command(self, first: int, length: int) -> None:
@@ -277,7 +275,6 @@ class SpoutModel:
         if not self.led.can_apply or not live.offsets:
             return
         self.led.apply(live)
-        self._begin_run()
         self.done -= set(live.offsets) - self.proven
         for offset in live.offsets:
             self.floors[offset] = self.run

@@ -73,7 +73,7 @@ def test_a_driver_that_was_killed_knows_the_blocks_in_flight(spout: Callable[...
     t.until(lambda: (t.count("completed"), t.count("failed")) == (3, 9))
     t.now_s += 5
     replays = t.roots(t.next_batch())
-    generation = generation_of(t.driver.tasks[0].run, 1)
+    generation = generation_of(t.driver.tasks[0].slots[0].run, 1)
     assert replays == {(offset, generation): [offset] for offset in range(11, 20)}
     t.start()
     t.send_result(acked=[roots[0], roots[2], roots[4], *replays])

@@ -27,7 +27,7 @@ def ledger(*ends: int, size: int = 10, frontier: int = 0) -> PartitionLedger:
     """Return a ledger that has emitted up to each of the ends in turn."""
     made = PartitionLedger(frontier, frontier, RUN, POLICY)
     for end in ends:
-        made.emit(end, 100, 0.0, RUN, size)
+        made.emit(end, 100, 0.0, size)
     return made
 
 
@@ -64,8 +64,8 @@ def test_a_block_cut_short_by_a_batch_ends_there() -> None:
 def test_a_rewind_into_the_middle_of_a_block_starts_with_a_short_one() -> None:
     led = ledger(40)
     ack(led, 0, 10, 20)
-    led.rewind(17, run=2)
-    assert led.emit(40, 100, 0.0, 2, 10) == [(17, 40)]
+    led.rewind(17)
+    assert led.emit(40, 100, 0.0, 10) == [(17, 40)]
     assert ack(led, 10, 20, 30) == 0
     assert [ack(led, first, generation=generation_of(2, 0)) for first in (17, 20, 30)] == [3, 10, 10]
 
@@ -111,7 +111,7 @@ def test_a_block_failure_does_not_count_as_an_attempt_even_after_a_restart() -> 
 
 def test_a_reset_forward_into_a_block_leaves_the_rest_of_it_in_flight() -> None:
     led = ledger(20)
-    led.rewind(14, run=2)
+    led.rewind(14)
     assert ack(led, 10) == 6
     assert led.frontier == 20
 
@@ -119,7 +119,8 @@ def test_a_reset_forward_into_a_block_leaves_the_rest_of_it_in_flight() -> None:
 def test_an_older_emission_in_other_blocks_finishes_its_first_record_alone() -> None:
     """The checkpoint was lost: what was emitted as 0-7 and 7-10 is one block in the new run."""
     led = PartitionLedger(0, 0, RUN, POLICY)
-    led.emit(10, 100, 0.0, 2, 10)
+    led.begin_run()
+    led.emit(10, 100, 0.0, 10)
     assert ack(led, 0, generation=FIRST) == 1
     assert ack(led, 0, generation=generation_of(2, 0)) == 9
 
@@ -128,7 +129,8 @@ def test_an_older_emission_in_other_blocks_finishes_its_first_record_alone() -> 
 def test_a_rejected_root_of_an_unknown_emission_rejects_no_record(size: int) -> None:
     """It may have been the root of a block, whose end was in a checkpoint that was lost."""
     led = PartitionLedger(0, 0, RUN, POLICY)
-    led.emit(10, 100, 0.0, 2, size)
+    led.begin_run()
+    led.emit(10, 100, 0.0, size)
     assert led.failed(FIRST, 0, 0.0, counts=True, is_rejected=True) == [(0, FailureOutcome.RETRY)]
     (replay,) = led.retries.emit_due(0.0, 2, 9)
     assert led.failed(replay.generation, 0, 0.0, counts=True, is_rejected=True) == [
@@ -150,8 +152,8 @@ def test_aligned_batches_are_one_block_range_and_so_are_records_alone() -> None:
     assert ledger(10, 50, 120).blocks.ranges == [BlockRange(0, 120, 10, RUN)]
     led = ledger(size=1)
     led.done.add_range(5, 8)
-    led.emit(7, 100, 0.0, RUN, 1)
-    led.emit(20, 100, 0.0, RUN, 1)
+    led.emit(7, 100, 0.0, 1)
+    led.emit(20, 100, 0.0, 1)
     assert led.blocks.ranges == [BlockRange(0, 20, 1, RUN)]
 
 
@@ -228,7 +230,7 @@ def test_if_all_records_of_a_full_spout_time_out_each_is_replayed_once() -> None
 def task(block: int) -> TaskLedger:
     slots = {slot: PartitionLedger(0, 0, RUN, POLICY, block) for slot in range(2)}
     sources = {slot: SourceSlot(slot, "t", slot, "id") for slot in slots}
-    return TaskLedger(0, RUN, sources, slots, 30.0)
+    return TaskLedger(0, sources, slots, 30.0)
 
 
 def spans(ranges: list[Range]) -> list[tuple[int, int, int]]:

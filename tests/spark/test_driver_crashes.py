@@ -55,7 +55,7 @@ def test_without_tracking_overdue_replays_are_done_with_their_batch(
 ) -> None:
     """They are of batches that a version with ackers left in flight."""
     t = spout(records=10, **untracked)
-    t.driver.tasks[0].slots[0].emit(5, 9, t.now_s, t.driver.commits.run)
+    t.driver.tasks[0].slots[0].emit(5, 9, t.now_s)
     t.driver.commit_and_report()
     t.start()
     t.until(lambda: t.next_batch() is None)

@@ -42,7 +42,7 @@ def write_tuple(t: SpoutTester, root: int, value: bytes = b"the word") -> None:
 
 
 def first_root(t: SpoutTester) -> int:
-    return root_id(0, generation_of(t.driver.tasks[0].run, 0), 0)
+    return root_id(0, generation_of(t.driver.tasks[0].slots[0].run, 0), 0)
 
 
 def test_the_tuple_is_read_by_its_coordinates(spout: Callable[..., SpoutTester]) -> None:

@@ -20,12 +20,12 @@ FIRST = generation_of(1, 0)
 
 def ledger(end: int = 10, at_s: float = 100.0) -> PartitionLedger:
     made = PartitionLedger(0, 0, 1, POLICY)
-    made.emit(end, 100, at_s, 1)
+    made.emit(end, 100, at_s)
     return made
 
 
 def task_of(made: PartitionLedger) -> TaskLedger:
-    return TaskLedger(0, 1, {0: SourceSlot(0, "lines", 0, "id")}, {0: made}, 30.0)
+    return TaskLedger(0, {0: SourceSlot(0, "lines", 0, "id")}, {0: made}, 30.0)
 
 
 def figures(made: PartitionLedger, now_s: float) -> dict[str, object]:
@@ -55,11 +55,11 @@ def test_a_replay_makes_no_record_younger_and_is_counted() -> None:
 
 def test_an_overdue_record_keeps_its_age() -> None:
     made = ledger()
-    made.emit(20, 100, 200.0, 1)
+    made.emit(20, 100, 200.0)
     assert made.fail_overdue(300.0, 400.0, 100) == 20
     assert figures(made, 500.0) == {"held_s": 300.0, "held_longer": 1, "waiting": 1}
     made = ledger()
-    made.emit(20, 100, 200.0, 1)
+    made.emit(20, 100, 200.0)
     assert figures(made, 150.0) == {"held_s": 50.0}
     made.fail_overdue(300.0, 400.0, 100)
     assert figures(made, 500.0)["held_s"] == 400.0, "it was known before"
@@ -78,7 +78,7 @@ def test_at_a_start_the_age_of_records_behind_the_frontier_is_a_lower_bound() ->
     later.finish(0, 4)
     assert figures(later, 10.0) == {"held_s": 9.0, "held_longer": 1}
     assert figures(taken_over(later, 20.0), 5.0) == {"held_s": 24.0, "held_longer": 1}
-    later.emit(12, 100, 2.0, 2)
+    later.emit(12, 100, 2.0)
     later.finish(4, 10)
     assert figures(later, 10.0) == {"held_s": 8.0}, "nobody can have emitted that before"
 
@@ -91,8 +91,8 @@ def test_an_emission_dated_in_the_future_by_another_clock_counts_as_now() -> Non
 
 def test_a_renewed_run_keeps_the_age_and_knows_no_first_emission_of_records_behind() -> None:
     made = ledger()
-    made.renew(2)
-    made.emit(10, 100, 150.0, 2)
+    made.renew()
+    made.emit(10, 100, 150.0)
     assert figures(made, 160.0) == {"held_s": 60.0}
     made.finish(0, 1)
     assert figures(made, 160.0) == {"held_s": 10.0, "held_longer": 1}
@@ -101,8 +101,8 @@ def test_a_renewed_run_keeps_the_age_and_knows_no_first_emission_of_records_behi
 def test_a_rewind_begins_a_new_age() -> None:
     made = ledger()
     made.finish(0, 10)
-    made.rewind(4, 2)
-    made.emit(10, 100, 150.0, 2)
+    made.rewind(4)
+    made.emit(10, 100, 150.0)
     assert figures(made, 160.0) == {"held_s": 10.0}
 
 

@@ -133,7 +133,7 @@ def test_a_dead_letter_that_is_too_large_is_shortened_even_if_the_queue_is_full(
     t.producer.produce(f"{t.name}.source", b"x" * 20_000, partition=0)
     t.producer.flush()
     ((offset, generation),) = t.emitted(t.next_batch())
-    t.driver.commits.use_run(t.driver.commits.run + 1)
+    t.driver.tasks[0].slots[0].begin_run()
     t.send_result(failed=[(offset, generation, Cause.FAILED)])
     t.until(lambda: t.count("dead_lettered") == 1)
     assert t.driver.commits.positions[0].read == 1

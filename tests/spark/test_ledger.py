@@ -1,5 +1,7 @@
 """The ledger of one partition: tests named by the order of the results, and one model for all orders."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.partitions.retries import FailureOutcome, Replay
 from acktree.producers.ledger.slot_figures import held_s
 from acktree.wire.ids import generation_of
+from acktree.wire.state_records import SEVERAL_TASKS
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 FIRST = generation_of(1, 0)
@@ -19,7 +22,7 @@ FIRST = generation_of(1, 0)
 
 def ledger(emitted: int = 10, frontier: int = 0) -> PartitionLedger:
     made = PartitionLedger(frontier, frontier, 1, POLICY)
-    made.emit(frontier + emitted, 100, 0.0, 1)
+    made.emit(frontier + emitted, 100, 0.0)
     return made
 
 
@@ -62,7 +65,7 @@ def test_a_second_ack_and_an_ack_below_the_frontier_change_nothing() -> None:
 def test_an_ack_of_an_offset_never_emitted_is_ignored() -> None:
     led = ledger()
     assert ack(led, 10, 11) == 0
-    assert led.emit(12, 100, 0.0, 1) == [(10, 12)]
+    assert led.emit(12, 100, 0.0) == [(10, 12)]
 
 
 def test_an_ack_of_any_generation_counts() -> None:
@@ -86,7 +89,7 @@ def test_only_the_failed_offset_is_replayed() -> None:
     led.failed(FIRST, 4, 0.0, counts=True)
     ack(led, *(offset for offset in range(10) if offset != 4))
     assert [replay.offset for replay in led.retries.emit_due(10, 1, 10)] == [4]
-    assert led.emit(10, 100, 0.0, 1) == []
+    assert led.emit(10, 100, 0.0) == []
 
 
 def test_a_failure_of_a_done_offset_an_old_generation_or_twice_is_ignored() -> None:
@@ -171,22 +174,22 @@ def test_the_back_off_doubles_up_to_its_limit() -> None:
 def test_offsets_committed_as_done_are_not_emitted_again() -> None:
     led = PartitionLedger(5, 5, 1, POLICY)
     led.done.add_range(7, 9)
-    assert led.emit(20, 100, 0.0, 1) == [(5, 7), (9, 20)]
+    assert led.emit(20, 100, 0.0) == [(5, 7), (9, 20)]
     assert led.pending == 13
 
 
 def test_emission_stops_at_the_limit_of_ranges() -> None:
     led = PartitionLedger(0, 0, 1, POLICY)
     led.done.update(range(1, 100, 2))
-    assert led.emit(100, 3, 0.0, 1) == [(0, 1), (2, 3), (4, 5)]
-    assert led.emit(100, 1, 0.0, 1) == [(6, 7)]
+    assert led.emit(100, 3, 0.0) == [(0, 1), (2, 3), (4, 5)]
+    assert led.emit(100, 1, 0.0) == [(6, 7)]
 
 
 def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
     led = ledger()
     ack(led, *range(8))
-    led.rewind(2, run=2)
-    assert led.emit(10, 100, 0.0, 2) == [(2, 10)]
+    led.rewind(2)
+    assert led.emit(10, 100, 0.0) == [(2, 10)]
     assert ack(led, *range(10)) == 0
     assert led.failed(FIRST, 9, 0.0, counts=True) == []
     assert ack(led, *range(2, 10), generation=generation_of(2, 0)) == 8
@@ -194,21 +197,21 @@ def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
 
 def test_a_reset_forward_skips() -> None:
     led = ledger()
-    led.rewind(15, run=2)
+    led.rewind(15)
     assert (led.frontier, led.pending) == (15, 0)
-    assert led.emit(20, 100, 0.0, 1) == [(15, 20)]
+    assert led.emit(20, 100, 0.0) == [(15, 20)]
 
 
 def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> None:
     led = ledger()
-    led.rewind(4, run=2)
+    led.rewind(4)
     assert (led.frontier, led.pending) == (4, 6)
     assert ack(led, *range(4, 10)) == 6
 
 
 def test_an_emission_without_a_result_is_replayed_once_its_control_records_expired() -> None:
     led = ledger(4)
-    led.emit(6, 100, 50.0, 1)
+    led.emit(6, 100, 50.0)
     ack(led, 0, 2)
     assert led.fail_overdue(0.0, 100.0, 10) == 0
     assert led.fail_overdue(1.0, 100.0, 10) == 2
@@ -243,7 +246,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def emit(self, count: int) -> None:
         self.end += count
-        for start, end in self.led.emit(self.end, 1_000, 0.0, self.run):
+        for start, end in self.led.emit(self.end, 1_000, 0.0):
             for offset in range(start, end):
                 assert offset not in self.done
                 self.emitted.setdefault(offset, []).append(generation_of(self.run, 0))
@@ -280,7 +283,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if offset >= self.led.frontier:
             return
         self.run += 1
-        self.led.rewind(offset, self.run)
+        self.led.rewind(offset)
         self.end = max(self.end, offset)
         self.done = {done for done in self.done if done < offset}
         self.emitted = {o: g for o, g in self.emitted.items() if o < offset}
@@ -313,10 +316,37 @@ def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(atte
 def test_the_age_of_the_frontier_counts_from_the_emission_of_its_record():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
     assert held_s(ledger, 5.0) == 0.0
-    ledger.emit(10, 5, 10.0, 1)
-    ledger.emit(20, 5, 12.0, 1)
+    ledger.emit(10, 5, 10.0)
+    ledger.emit(20, 5, 12.0)
     assert held_s(ledger, 15.0) == 5.0
     ledger.finish(0, 10)
     assert held_s(ledger, 15.0) == 3.0
     ledger.finish(10, 20)
     assert held_s(ledger, 15.0) == 0.0
+
+
+def test_results_are_on_several_topics_until_all_is_done_that_was_in_flight_at_a_change_of_task() -> None:
+    led = ledger(4)
+    led.deal_to(0)
+    led.emit(6, 100, 0.0)
+    led.deal_to(0)
+    assert led.result_task == SEVERAL_TASKS, "who emitted the first four is not known"
+    ack(led, 0, 1, 2, 3)
+    assert led.result_task == 0
+    led.deal_to(1)
+    led.emit(9, 100, 0.0)
+    ack(led, 4)
+    assert led.result_task == SEVERAL_TASKS
+    ack(led, 5)
+    assert led.result_task == 1
+
+
+@pytest.mark.parametrize("again", [PartitionLedger.renew, lambda led: led.rewind(0)])
+def test_what_is_emitted_again_has_its_results_on_one_topic(again: Callable[[PartitionLedger], None]) -> None:
+    led = ledger(4)
+    ack(led, 0)
+    led.deal_to(0)
+    led.deal_to(1)
+    again(led)
+    led.emit(5, 100, 0.0)
+    assert (led.result_task, led.run, led.floor) == (1, 2, 2)

@@ -23,7 +23,7 @@ class Spout:
 
     def __init__(self, records: int, block: int = 1, max_attempts: int = 3) -> None:
         self.ledger = PartitionLedger(0, 0, RUN, RetryPolicy(1, 60, max_attempts, MAX_AFTER_S), block)
-        self.task = TaskLedger(0, RUN, {0: SourceSlot(0, "t", 0, "id")}, {0: self.ledger}, 30.0)
+        self.task = TaskLedger(0, {0: SourceSlot(0, "t", 0, "id")}, {0: self.ledger}, 30.0)
         self.task.emit({0: records}, records, 0.0)
 
     def fail(

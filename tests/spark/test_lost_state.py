@@ -26,7 +26,7 @@ from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated
 
-STATE = encode_spout_state(SpoutState(term=1, driver="host/1", run=1))
+STATE = encode_spout_state(SpoutState(term=1, driver="host/1"))
 NEWER = STATE[:FRAME_BYTES] + zigzag(VERSION + 1) + STATE[FRAME_BYTES + 1 :]
 
 

@@ -128,4 +128,4 @@ def test_a_checkpoint_is_an_older_one_if_another_driver_has_begun_with_one_befor
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(10, RECORDS))
-    assert {generation for _, generation in again} == {generation_of(t.driver.tasks[0].run, 0)}
+    assert {generation for _, generation in again} == {generation_of(t.driver.tasks[0].slots[0].run, 0)}

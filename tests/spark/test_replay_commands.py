@@ -8,7 +8,6 @@ from click.testing import CliRunner
 
 from acktree.console.main import main
 from acktree.wire.control_records import Cause
-from acktree.wire.ids import next_run
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -199,7 +198,7 @@ def test_results_still_count_two_hundred_runs_later(spout: Callable[..., SpoutTe
     """Each command and each rewind takes a run, and runs go round: floors are raised with them."""
     t = spout(records=3)
     for _ in range(200):
-        t.driver.commits.use_run(next_run(t.driver.commits.run))
+        t.driver.tasks[0].slots[0].begin_run()
     t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 3)
 

@@ -23,7 +23,7 @@ def task_of(*slots: int, number: int = 0, records: int = 0, initial_s: float = 1
     policy = RetryPolicy(initial_s, MAX_S, 10)
     ledgers = {slot: PartitionLedger(0, 0, RUN, policy) for slot in slots}
     sources = {slot: SourceSlot(slot, "t", slot, "id") for slot in slots}
-    task = TaskLedger(number, RUN, sources, ledgers, 30.0)
+    task = TaskLedger(number, sources, ledgers, 30.0)
     task.emit(dict.fromkeys(slots, records), records * len(slots), 0.0)
     return task
 

@@ -26,7 +26,7 @@ from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.wire.control_records import Cause
 from acktree.wire.errors import AcktreeError
 from acktree.wire.ids import generation_of
-from acktree.wire.state_records import SlotState, encode_slot_state
+from acktree.wire.state_records import SEVERAL_TASKS, SlotState, encode_slot_state
 from deadlines import ANSWER_S
 from spark.spouts import DEADLINE_S, SpoutTester
 
@@ -133,16 +133,15 @@ def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
     assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 0, 1)]
 
 
-def test_a_partition_that_is_read_again_after_a_hundred_runs_is_emitted_again(
+def test_what_was_in_flight_of_a_partition_that_is_read_again_later_is_emitted_again(
     spout: Callable[..., SpoutTester],
 ) -> None:
-    """The runs of its emissions are too old: no result of them counts any more."""
+    """Its results were passed while nobody had it."""
     t = spout(records=1)
     t.driver.close()
     (key,) = t.states().slots
-    away = encode_slot_state(SlotState(0, 3, 1, serialized(BitMap64())))
+    away = encode_slot_state(SlotState(0, 3, 1, serialized(BitMap64()), task=0, term=1))
     t.write_state(key._replace(partition=1).encode(), away)
-    t.write_spout_state(t.spout_state()._replace(run=150))
     t.start()
     t.admin.create_partitions([NewPartitions(f"{t.name}.source", 2)])[f"{t.name}.source"].result()
     until(lambda: len(t.admin.list_topics(timeout=ANSWER_S).topics[f"{t.name}.source"].partitions) == 2)
@@ -170,6 +169,36 @@ def test_tasks_that_are_added_live_are_known_and_their_results_read(
     t.until(lambda: t.driver.topology.version == 2)
     t.send_result(acked=emitted, task=1)
     t.until(lambda: t.committed() == 4)
+
+
+def test_the_state_names_no_task_until_all_is_done_that_was_in_flight_when_the_task_changed(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=0, partitions=2)
+
+    def emit() -> list[tuple[int, int]]:
+        t.producer.produce(f"{t.name}.source", b"x", partition=1)
+        t.producer.flush()
+        emitted: list[tuple[int, int]] = []
+        t.until(lambda: bool(emitted) or emitted.extend(t.emitted(t.next_batch())))
+        return emitted
+
+    def named() -> int:
+        t.until(lambda: True)
+        return next(state.task for key, state in t.states().slots.items() if key.partition == 1)
+
+    before = emit()
+    assert named() == 0
+    apply_topology(t.bootstrap, parse_topology(t.text.replace("tasks = 1", "tasks = 2")), {})
+    t.until(lambda: t.driver.topology.version == 2)
+    assert named() == SEVERAL_TASKS
+    t.start()
+    after = emit()
+    assert named() == SEVERAL_TASKS
+    t.send_result(acked=after, task=1, slot=1)
+    t.send_result(acked=before, task=0, slot=1)
+    t.until(lambda: t.driver.tasks[1].pending + t.driver.tasks[0].pending == 0)
+    assert named() == 1
 
 
 def test_limits_of_a_newer_version_apply_to_a_live_driver(spout: Callable[..., SpoutTester]) -> None:
@@ -434,11 +463,11 @@ def test_a_truncated_log_is_read_from_its_end_or_the_frontier_if_loss_is_allowed
     """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""
     t = spout(records=10)
     t.next_batch()
-    run = t.driver.tasks[0].run
+    run = t.driver.tasks[0].slots[0].run
     old = [(offset, generation_of(run, 0)) for offset in range(15)]
     t.send_result(acked=old[:frontier])
     t.until(lambda: t.committed() == frontier)
-    t.driver.tasks[0].slots[0].emit(15, 9, t.now_s, run)
+    t.driver.tasks[0].slots[0].emit(15, 9, t.now_s)
     t.driver.close()
     t.more = FORGIVING
     t.start()

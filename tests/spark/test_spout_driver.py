@@ -18,8 +18,8 @@ from acktree.producers.spouts.driver.spout_options import BadOption
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.codec import encode_result
 from acktree.wire.control_records import NEVER, Cause, Result
-from acktree.wire.ids import generation_of, next_run
-from acktree.wire.state_records import OffsetSeal
+from acktree.wire.ids import MAX_RUN, generation_of, next_run
+from acktree.wire.state_records import OffsetSeal, encode_slot_state
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -103,7 +103,7 @@ def test_a_failure_is_replayed_by_a_driver_that_has_not_read_it(
     t.start()
     t.until(lambda: True)
     t.now_s += 2
-    assert t.emitted(t.next_batch()) == [(3, generation_of(t.driver.tasks[0].run, 1))]
+    assert t.emitted(t.next_batch()) == [(3, generation_of(t.driver.tasks[0].slots[0].run, 1))]
 
 
 def test_replays_are_not_held_back_by_max_pending(spout: Callable[..., SpoutTester]) -> None:
@@ -185,7 +185,7 @@ def test_a_delay_survives_the_death_of_its_driver(spout: Callable[..., SpoutTest
     t.now_s += 3_000
     assert t.emitted(t.next_batch()) == []
     t.now_s += 700
-    assert t.emitted(t.next_batch()) == [(0, generation_of(t.driver.tasks[0].run, 1))]
+    assert t.emitted(t.next_batch()) == [(0, generation_of(t.driver.tasks[0].slots[0].run, 1))]
 
 
 def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(
@@ -285,12 +285,13 @@ def test_results_still_count_two_hundred_starts_later(spout: Callable[..., Spout
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     t.driver.close()
-    for run in range(2, 260, 43):
-        state = t.spout_state()._replace(run=(run - 1) % 255 + 1)
-        t.write_spout_state(state)
-        t.start()
-        assert t.driver.tasks[0].run == next_run(state.run)
-        t.driver.close()
+    for _ in range(13):
+        for key, slot in t.states().slots.items():
+            run = (slot.run + 19) % MAX_RUN + 1
+            t.write_state(key.encode(), encode_slot_state(slot._replace(run=run)))
+            t.start()
+            assert t.driver.tasks[0].slots[0].run == next_run(run)
+            t.driver.close()
     t.send_result(acked=emitted)
     t.start()
     again = t.emitted(t.next_batch())

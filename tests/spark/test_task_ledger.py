@@ -8,8 +8,7 @@ from pyroaring import BitMap64
 
 from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.ledger.partitions.emission_times import EmissionTimes
-from acktree.producers.ledger.partitions.partition import PartitionLedger
-from acktree.producers.ledger.slot_states import OLDEST_FLOOR_RUNS
+from acktree.producers.ledger.partitions.partition import OLDEST_FLOOR_RUNS, PartitionLedger
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.codec import decode_absent, encode_absent
 from acktree.wire.control_records import Absent, Cause, Failure, Result, Span
@@ -20,7 +19,7 @@ GENERATION = generation_of(run=1, attempt=0)
 
 def attempts_after(message_timeout_s: float, acked_s: float | None, timed_out_s: float) -> int:
     slot = PartitionLedger(0, 0, floor=1, policy=RetryPolicy(1, 60, 10))
-    task = TaskLedger(0, 1, {0: SourceSlot(0, "in", 0, "id")}, {0: slot}, message_timeout_s)
+    task = TaskLedger(0, {0: SourceSlot(0, "in", 0, "id")}, {0: slot}, message_timeout_s)
     task.emit({0: 2}, 2, now_s=0)
     if acked_s is not None:
         task.apply(Result(0, np.array([root_id(0, GENERATION, 1)], np.uint64)), acked_s, 0)
@@ -41,7 +40,7 @@ def test_a_timeout_counts_if_something_was_acked_and_always_with_timeouts_disabl
 
 def test_the_time_that_records_are_pending_is_that_of_completed_ones():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 1))
-    task = TaskLedger(0, 1, {3: SourceSlot(3, "lines", 0, "id")}, {3: ledger}, 30.0)
+    task = TaskLedger(0, {3: SourceSlot(3, "lines", 0, "id")}, {3: ledger}, 30.0)
 
     def result(acked: list[int], failed: list[int], now_s: float) -> None:
         roots = np.array([root_id(3, GENERATION, offset) for offset in acked], np.uint64)
@@ -84,7 +83,7 @@ def test_the_ages_of_offsets_are_those_of_their_first_emissions(
 
 def test_a_failed_record_at_the_frontier_is_reported_with_its_next_attempt():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(8, 60, 10))
-    task = TaskLedger(0, 1, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
+    task = TaskLedger(0, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 2}, 2, now_s=0)
 
     def fail(attempt: int, cause: Cause, now_s: float) -> None:
@@ -108,10 +107,9 @@ def test_a_failed_record_at_the_frontier_is_reported_with_its_next_attempt():
 def test_gaps_before_a_truncation_finish_no_record_written_there_since() -> None:
     """The reader of an earlier run counted the end of the log as lost; the offsets were given out anew."""
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1.0, 60.0, 3))
-    task = TaskLedger(0, 1, {0: SourceSlot(0, "t", 0, "id")}, {0: ledger}, 30.0)
+    task = TaskLedger(0, {0: SourceSlot(0, "t", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 10}, 100, 0.0)
-    ledger.discard_from(0, 2)
-    task.run = 2
+    ledger.discard_from(0)
     task.emit({0: 10}, 100, 0.0)
     task.apply_absent(decode_absent(encode_absent(Absent(0, 1, [Span(4, 10)]))))
     assert (ledger.pending, task.counters["absent"]) == (10, 0)
@@ -137,12 +135,13 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     """But for those whose number is in use again since."""
     floor = later(old, until_rewind)
     ledger = PartitionLedger(0, 0, old, RetryPolicy(1, 60, 10), block)
-    task = TaskLedger(0, old, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
+    task = TaskLedger(0, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 8}, 8, 0.0)
-    ledger.discard_from(0, floor)
-    task.run = floor
+    ledger.run = later(old, until_rewind - 1)
+    ledger.discard_from(0)
+    assert ledger.floor == floor
     task.emit({0: 8}, 8, 0.0)
-    task.run = later(floor, since)
+    ledger.run = later(floor, since)
     acked = np.array([root_id(0, generation_of(old, 0), offset) for offset in range(0, 8, block)], np.uint64)
     failed = [Failure(int(root), Cause.FAILED, "", "") for root in acked]
     is_in_use_again = until_rewind + since >= MAX_RUN

@@ -21,7 +21,7 @@ from acktree.wire.avro import (
 )
 from acktree.wire.commit_metadata import seal, unseal
 from acktree.wire.errors import MalformedRecord
-from acktree.wire.ids import MAX_OFFSET, MAX_RUN
+from acktree.wire.ids import MAX_OFFSET, MAX_RUN, run_at_least
 
 VERSION = 1
 SPOUT_KEY, START_KEY = b"spout", b"start"
@@ -53,7 +53,6 @@ class SpoutState(NamedTuple):
 
     term: int
     driver: str
-    run: int
     batch: int = 0
     planned: int = 0
     tasks: Sequence[TaskPosition] = ()
@@ -106,6 +105,8 @@ class LogEpoch(NamedTuple):
 
 
 UNKNOWN_EPOCH = LogEpoch(-1, 0)
+SEVERAL_TASKS = -1
+"""The task of a slot whose results are on the result topics of several."""
 
 
 class SlotState(NamedTuple):
@@ -121,6 +122,9 @@ class SlotState(NamedTuple):
     blocks: Sequence[EmittedBlocks] = ()
     attempts: Sequence[Attempts] = ()
     command: LiveCommand | None = None
+    run: int = 1
+    task: int = SEVERAL_TASKS
+    term: int = 0
     epoch: LogEpoch = UNKNOWN_EPOCH
 
     @property
@@ -193,7 +197,7 @@ def seal_in(metadata: str, offset: int) -> OffsetSeal | None:
 
 def encode_spout_state(state: SpoutState) -> bytes:
     """Return the framed Avro bytes of a SpoutState."""
-    head = _head(SPOUT_STATE_FRAME) + zigzag(state.term) + string_bytes(state.driver) + zigzag(state.run)
+    head = _head(SPOUT_STATE_FRAME) + zigzag(state.term) + string_bytes(state.driver)
     tasks = [
         zigzag(each.task) + zigzag(each.next_offset) + items_bytes([*map(zigzag, each.applied)])
         for each in state.tasks
@@ -213,7 +217,7 @@ def encode_slot_state(state: SlotState) -> bytes:
             items_bytes([b"".join(map(zigzag, blocks)) for blocks in state.blocks]),
             items_bytes([_attempts(each) for each in state.attempts]),
             zigzag(0) if state.command is None else zigzag(1) + _command(state.command),
-            *map(zigzag, state.epoch),
+            *map(zigzag, (state.run, state.task, state.term, *state.epoch)),
         )
     )
 
@@ -249,7 +253,7 @@ def _head(frame: bytes) -> bytes:
 def decode_spout_state(data: bytes) -> SpoutState:
     """Return the SpoutState in data; raise MalformedRecord for anything else."""
     reader = _reader(data, SPOUT_STATE_FRAME)
-    head = reader.long(), reader.string(), _run(reader), reader.long(), reader.long()
+    head = reader.long(), reader.string(), reader.long(), reader.long()
     state = SpoutState(*head, reader.items(3, _read_task), reader.int32())
     reader.end()
     if state.term < 1 or min(state.batch, state.planned) < 0:
@@ -267,8 +271,11 @@ def decode_slot_state(data: bytes) -> SlotState:
     head = _offset(reader), _offset(reader), _run(reader), _read_bytes(reader)
     more = _offset(reader), reader.boolean(), _offset(reader)
     lists = reader.items(4, _read_blocks), reader.items(6, _read_attempts)
-    state = SlotState(*head, *more, *lists, _read_command(reader), _read_epoch(reader))
+    command, run, task = _read_command(reader), _run(reader), reader.int32()
+    state = SlotState(*head, *more, *lists, command, run, task, _offset(reader), _read_epoch(reader))
     reader.end()
+    if not run_at_least(state.run, state.floor) or state.task < SEVERAL_TASKS:
+        raise MalformedRecord(f"run {state.run} of task {state.task} with the floor {state.floor}")
     if state.next_offset < state.frontier:
         raise MalformedRecord(f"frontier {state.frontier} behind the next offset {state.next_offset}")
     return state

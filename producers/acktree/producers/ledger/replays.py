@@ -10,14 +10,13 @@ from acktree.producers.ledger.partitions.retries import Replay
 from acktree.producers.ledger.quotas import quota_of
 
 
-def emit_due(
-    slots: Mapping[int, PartitionLedger], now_s: float, run: int, limit: int
-) -> dict[int, list[Replay]]:
+def emit_due(slots: Mapping[int, PartitionLedger], now_s: float, limit: int) -> dict[int, list[Replay]]:
     """Emit what is due again by slot, at most ``limit`` records, those slots first where the least fails."""
     due: dict[int, list[Replay]] = {}
     by_failing = sorted(slots, key=lambda slot: failing([slots[slot]]))
     for place, slot in enumerate(by_failing):
-        due[slot] = slots[slot].retries.emit_due(now_s, run, quota_of(limit, len(slots) - place))
+        ledger, quota = slots[slot], quota_of(limit, len(slots) - place)
+        due[slot] = ledger.retries.emit_due(now_s, ledger.run, quota)
         limit -= len(due[slot])
     return due
 

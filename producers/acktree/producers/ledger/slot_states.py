@@ -20,33 +20,12 @@ from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.partitions.retries import Attempt, Replay
 from acktree.producers.ledger.task import TaskLedger
 from acktree.wire.errors import MalformedRecord
-from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import Attempts, EmittedBlocks, LiveCommand, SlotState
 
 NEVER_EMITTED = (0, -1, 0, 1, False)
 """The attempt of what is planned for the first time and not written: due immediately."""
-OLDEST_FLOOR_RUNS = 100
 MAX_ATTEMPT_GROUPS = 2_000
 """Beyond this times of replays are kept less exactly."""
-
-
-def renew_if_too_old(ledger: PartitionLedger, run: int) -> None:
-    """Emit all in flight again if the floor is so old that it is near the wrap of run numbers.
-
-    Else results of what is in flight since would be ignored one day, and nothing would replay it for hours.
-    """
-    if (run - ledger.floor) % MAX_RUN >= OLDEST_FLOOR_RUNS:
-        ledger.renew(run)
-
-
-def raised(floor: int, run: int) -> int:
-    """Return a floor that is near enough to a run for serial-number arithmetic, of a slot that is not read.
-
-    >>> raised(3, 90), raised(3, 240), raised(250, 4)
-    (3, 139, 250)
-    """
-    behind = (run - floor) % MAX_RUN
-    return floor if behind <= OLDEST_FLOOR_RUNS else (run - OLDEST_FLOOR_RUNS - 1) % MAX_RUN + 1
 
 
 def state_of(ledger: PartitionLedger, now_s: float) -> SlotState:
@@ -66,7 +45,9 @@ def state_of(ledger: PartitionLedger, now_s: float) -> SlotState:
         [EmittedBlocks(each.start, each.end, each.size, each.run) for each in ledger.blocks.ranges],
         _attempts(ledger, now_s),
         stored or None,
-        ledger.epoch,
+        ledger.run,
+        ledger.result_task,
+        epoch=ledger.epoch,
     )
 
 
@@ -100,6 +81,7 @@ def ledger_of(
     """
     emitted_s = now_s - age_s
     ledger = PartitionLedger(state.frontier, state.next_offset, state.floor, policy, block)
+    ledger.run, ledger.task = state.run, state.task
     ledger.done = offsets_of(state.done)
     ledger.limit.allowed = state.limit
     ledger.epoch = state.epoch

@@ -1,7 +1,7 @@
-"""The state of one spout task: the ledgers of its slots, and its run.
+"""The state of one spout task: the ledgers of its slots.
 
 Invariant: a result changes nothing twice, and counts only if its run is between the slot's floor and the
-current run. Pure: the Kafka side (spout_driver) calls it.
+slot's present run. Pure: the Kafka side (spout_driver) calls it.
 """
 
 from collections import Counter
@@ -77,7 +77,6 @@ class TaskLedger:
     """The ledgers of one spout task by slot; times in seconds of any one monotonic clock."""
 
     task: int
-    run: int
     sources: dict[int, SourceSlot]
     slots: dict[int, PartitionLedger]
     message_timeout_s: float
@@ -102,7 +101,7 @@ class TaskLedger:
         for failure in result.failed:
             origin = origin_of(failure.root)
             ledger = self.slots.get(origin.slot)
-            if ledger is None or not is_run_between(origin.run, ledger.floor, self.run):
+            if ledger is None or not ledger.knows_run(origin.run):
                 continue
             is_open, is_failed = self.breaker.is_open, failure.cause is Cause.FAILED
             counts = not is_open and (is_failed or self._is_alive(now_s))
@@ -168,7 +167,7 @@ class TaskLedger:
             ledger = self.slots.get(slot)
             if ledger is None:
                 continue
-            known = (slots == slot) & is_run_between(generations >> 4, ledger.floor, self.run)
+            known = (slots == slot) & is_run_between(generations >> 4, ledger.floor, ledger.run)
             finished = ledger.acked(generations[known], offsets[known], now_s)
             if finished:
                 self._last_acked_s = now_s
@@ -181,7 +180,7 @@ class TaskLedger:
         """Apply the proof that offsets hold no record: they are done."""
         counted = "lost" if absent.is_lost else "absent"
         ledger = self.slots.get(absent.slot)
-        if ledger is not None and is_run_between(absent.run, ledger.floor, self.run):
+        if ledger is not None and ledger.knows_run(absent.run):
             for first, following in absent.spans:
                 self.counters[counted] += ledger.finish(first, following, absent.run)
 
@@ -238,9 +237,9 @@ class TaskLedger:
                 ledger.limit.hold_back()
             size = ledger.block_size(largest_block)
             stop = start + quota if quota == available[slot] else max(start, (start + quota) // size * size)
-            parts = ledger.emit(stop, MAX_RANGES_PER_SLOT, now_s, self.run, size)
+            parts = ledger.emit(stop, MAX_RANGES_PER_SLOT, now_s, size)
             parts = parts or [(ledger.next_offset, ledger.next_offset)]
-            ranges += [Range(source.topic, source.partition, slot, self.run, *part, size) for part in parts]
+            ranges += [Range(source.topic, source.partition, slot, ledger.run, *part, size) for part in parts]
             fresh = sum(end - begin for begin, end in parts)
             self.counters["emitted"] += fresh
             limit -= fresh
@@ -271,7 +270,7 @@ class TaskLedger:
         for slot, ledger in self.slots.items():
             source = self.sources[slot]
             parts = ledger.emit_again(limit, MAX_RANGES_PER_SLOT, now_s)
-            ranges += [Range(source.topic, source.partition, slot, self.run, *part) for part in parts]
+            ranges += [Range(source.topic, source.partition, slot, ledger.run, *part) for part in parts]
         self.counters["replayed"] += sum(range_.end - range_.start for range_ in ranges)
         return ranges
 
@@ -282,16 +281,17 @@ class TaskLedger:
             end_back_offs(self.slots.values(), now_s)
         replays: list[Replays] = []
         slots = self.slots if of is None else {slot: self.slots[slot] for slot in of}
-        for slot, due in emit_due(slots, now_s, self.run, limit).items():
+        for slot, due in emit_due(slots, now_s, limit).items():
             source = self.sources[slot]
             replays += group_replays(source.topic, source.partition, slot, due)
         self.counters["replayed"] += sum(len(group.offsets) for group in replays)
         return replays
 
-    @property
-    def is_run_used_up(self) -> bool:
-        """Return whether one more replay in this run may have the root id of an earlier emission in it."""
-        return any(ledger.retries.is_run_used_up(self.run) for ledger in self.slots.values())
+    def renew_runs(self) -> None:
+        """Begin a run of each slot whose present one is used up."""
+        for ledger in self.slots.values():
+            if ledger.is_run_used_up:
+                ledger.begin_run()
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> None:
         """Replay what was emitted before a time and has no result."""
@@ -313,4 +313,4 @@ class TaskLedger:
         pending_s = self._pending_s + sum(ledger.pending_s for ledger in self.slots.values())
         pending = {"pending": self.pending, "pending_s": round(pending_s, 3)}
         pending["pending_limit"] = sum(slot.limit.allowed for slot in self.slots.values())
-        return {**counted, **pending, "task": self.task, "run": self.run, **state}
+        return {**counted, **pending, "task": self.task, **state}

@@ -1,7 +1,8 @@
 """The ledger of one source partition: tracks which offsets are emitted, done, failed and due again.
 
 Invariant: frontier <= the smallest offset not done, and a bit in ``done`` is an offset that is done. Repeated
-and late results are no-ops. Pure: time, jitter and results are arguments; nothing here knows Kafka.
+and late results are no-ops, and what is emitted again is so in a later run or attempt. Pure: time, jitter and
+results are arguments; nothing here knows Kafka.
 """
 
 from dataclasses import astuple, dataclass, field
@@ -17,8 +18,10 @@ from acktree.producers.ledger.partitions.emission_times import EmissionTimes, Fi
 from acktree.producers.ledger.partitions.live_replay import LiveReplay
 from acktree.producers.ledger.partitions.retries import FailureOutcome, Replay, Retries
 from acktree.producers.ledger.pending_limit import PendingLimit
-from acktree.wire.ids import ATTEMPT_MASK, run_at_least
-from acktree.wire.state_records import UNKNOWN_EPOCH, LogEpoch
+from acktree.wire.ids import ATTEMPT_MASK, MAX_RUN, is_run_between, next_run, run_at_least
+from acktree.wire.state_records import SEVERAL_TASKS, UNKNOWN_EPOCH, LogEpoch
+
+OLDEST_FLOOR_RUNS = 100
 
 
 @dataclass(slots=True)
@@ -31,6 +34,12 @@ class PartitionLedger:
     policy: RetryPolicy
     block: int = 1
     """The largest number of records per root, in what is emitted from here on."""
+    run: int = field(init=False)
+    """That of what is emitted from here on. It is committed before, or with what is emitted in it."""
+    task: int = SEVERAL_TASKS
+    """The task on whose result topic the results are of what is emitted from here on."""
+    other_tasks_end: int = 0
+    """Results of what was emitted below may be on topics of other tasks."""
     done: BitMap64 = field(default_factory=BitMap64)
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
@@ -49,6 +58,9 @@ class PartitionLedger:
     """Whose log was read, and how far; see its docstring."""
     pending_s: float = 0.0
     """Sum over the records that were completed of the time since their first emission."""
+
+    def __post_init__(self) -> None:
+        self.run = self.floor
 
     @property
     def version(self) -> object:
@@ -70,10 +82,10 @@ class PartitionLedger:
         """Return how many records share a root in what is emitted next, at most ``largest``."""
         return 1 if self.blocks.is_full else min(self.block, largest or self.block)
 
-    def emit(self, end: int, max_ranges: int, now_s: float, run: int, size: int = 1) -> list[tuple[int, int]]:
+    def emit(self, end: int, max_ranges: int, now_s: float, size: int = 1) -> list[tuple[int, int]]:
         """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out.
 
-        A range is emitted in ``run``, as blocks cut at its start and at multiples of ``size``.
+        A range is emitted as blocks cut at its start and at multiples of ``size``.
         """
         ranges: list[tuple[int, int]] = []
         before = self.next_offset
@@ -83,7 +95,7 @@ class PartitionLedger:
             stop = min(end, following if following is not None else end)
             if start < stop:
                 ranges.append((start, stop))
-                self.blocks.emit(start, stop, size, run)
+                self.blocks.emit(start, stop, size, self.run)
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
         if self.next_offset > before:
             self.changes += 1
@@ -112,7 +124,7 @@ class PartitionLedger:
 
     def emit_logged(self, emitted: BlockRange, now_s: float) -> None:
         """Record an emission of an earlier driver that its state does not hold yet."""
-        if emitted.end > self.next_offset:
+        if emitted.end > self.next_offset and run_at_least(emitted.run, self.floor):
             self.blocks.emit(*astuple(emitted))
             self.next_offset = emitted.end
             self.times.record(emitted.end, now_s)
@@ -147,6 +159,10 @@ class PartitionLedger:
     def known_end(self) -> int:
         """Behind the last offset of which acks may count."""
         return max(self.next_offset, self.emitted_before)
+
+    def knows_run(self, run: int) -> bool:
+        """Return whether a run is one of those from the floor to the present one."""
+        return is_run_between(run, self.floor, self.run)
 
     def is_open(self, generation: int, offset: int) -> bool:
         """Return whether a record is emitted and not done, and this emission of it counts."""
@@ -277,10 +293,10 @@ class PartitionLedger:
         """Discard the blocks that are done: results of them no longer matter."""
         self.changes += self.blocks.discard(self._is_done)
 
-    def rewind(self, offset: int, run: int) -> None:
-        """Apply an operator's reset: backwards makes ``run`` the floor and emits again, forward skips."""
+    def rewind(self, offset: int) -> None:
+        """Apply an operator's reset: backwards emits again, forward skips."""
         if offset < self.frontier:
-            self.discard_from(offset, run)
+            self.discard_from(offset)
         else:
             self.next_offset = max(self.next_offset, offset)
             self.changes += 1
@@ -303,21 +319,49 @@ class PartitionLedger:
         """Behind the last offset that is emitted or done: after ``renew`` both differ."""
         return max(self.next_offset, self.done.max() + 1) if self.done else self.next_offset
 
-    def discard_from(self, offset: int, run: int) -> None:
-        """Discard all state from an offset on, which is at most the frontier; ``run`` becomes the floor."""
-        assert offset <= self.frontier, "what is not done stays known"
-        self.frontier = self.next_offset = offset
-        self.floor = run
+    def begin_run(self) -> None:
+        """Begin a run, which has to be committed before anything is emitted in it.
+
+        A floor that is near the wrap of run numbers is renewed: else results of what is in flight since would
+        be ignored one day, and nothing would replay it for hours.
+        """
+        if (next_run(self.run) - self.floor) % MAX_RUN >= OLDEST_FLOOR_RUNS:
+            self.renew()
+            return
+        self.run = next_run(self.run)
         self.changes += 1
+
+    @property
+    def is_run_used_up(self) -> bool:
+        """Return whether one more replay in this run may have the root id of an earlier emission in it."""
+        return self.retries.is_run_used_up(self.run)
+
+    def deal_to(self, task: int) -> None:
+        """Give the slot to a task: results of what is emitted from here on are on its result topic."""
+        if task != self.task:
+            self.task, self.other_tasks_end = task, self.next_offset
+            self.changes += 1
+
+    @property
+    def result_task(self) -> int:
+        """The task on whose result topic the results of all in flight are; SEVERAL_TASKS if on several."""
+        return SEVERAL_TASKS if self.frontier < self.other_tasks_end else self.task
+
+    def discard_from(self, offset: int) -> None:
+        """Discard all state from an offset on, which is at most the frontier; only a new run counts."""
+        assert offset <= self.frontier, "what is not done stays known"
+        self.floor = self.run = next_run(self.run)
+        self.changes += 1
+        self.frontier = self.next_offset = offset
         self.done.clear()
         self._clear_emissions()
 
-    def renew(self, run: int) -> None:
-        """Emit again all that is not done, with ``run`` as the floor: the runs of its emissions are old."""
+    def renew(self) -> None:
+        """Emit again all that is not done, in a new run: no result of an earlier one counts."""
         held, known_from = self.first_emission(), self.next_offset
-        self.next_offset = self.frontier
-        self.floor = run
+        self.floor = self.run = next_run(self.run)
         self.changes += 1
+        self.next_offset = self.frontier
         self._clear_emissions()
         self.times.known_from = known_from
         if held is not None:
@@ -328,7 +372,7 @@ class PartitionLedger:
         self.blocks, self.retries = Blocks(), Retries()
         self.unwritten.clear()
         self.times.clear()
-        self.emitted_before = 0
+        self.emitted_before = self.other_tasks_end = 0
 
     def first_emission(self) -> FirstEmission | None:
         """Return the first emission of the record at the frontier, None if it is not emitted.
@@ -347,12 +391,14 @@ class PartitionLedger:
         (self.command.times if self.command and is_commanded else self.times).restore(held)
 
     def apply(self, command: LiveReplay) -> None:
-        """Reopen the offsets of a replay command, done or not; all were emitted before."""
+        """Reopen the offsets of a replay command, done or not, in a new run; all were emitted before."""
         assert self.can_apply, "one command a slot at a time"
         self.frontier, self.done = command.reopen(self.frontier, self.done)
         self.changes += 1
         self.command = command
         self.retries.discard(command.offsets)
+        self.begin_run()
+        assert command.floor == self.run, "no earlier emission finishes what a command asks for"
 
     @property
     def can_apply(self) -> bool:

@@ -45,8 +45,8 @@ class OffsetResets:
             if not self.is_obeyed(task.sources[slot], entry.next_offset, ledger.frontier):
                 continue
             if entry.next_offset < ledger.frontier:
-                self._commits.begin_run()
-            ledger.rewind(entry.next_offset, self._commits.run)
+                self._commits.drop_unlogged()
+            ledger.rewind(entry.next_offset)
             task.counters["rewinds"] += 1
 
     def is_obeyed(self, source: SourceSlot, offset: int, frontier: int) -> bool:

@@ -2,16 +2,15 @@
 
 An owner is the driver of all tasks (None) or of one task (its number). Invariant: of two owners that may hold
 the same slot, the one that starts later by the state topic has read the other's start, fences it, and reads
-its commits; a late fence only makes the other start again. The state of a slot is that of its last owner.
+its commits; a late fence only makes the other start again. The state of a slot names the owner that wrote it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from acktree.core.topology.registry import History
-from acktree.producers.spouts.driver.spout_states import SpoutStates
+from acktree.producers.spouts.driver.spout_states import Readers, SpoutStates
 from acktree.producers.spouts.state_topic import ZombieDriver
-from acktree.wire.ids import is_run_between
-from acktree.wire.state_records import SlotKey, SpoutState, StateStart, TaskPosition
+from acktree.wire.state_records import SEVERAL_TASKS, SlotKey, SlotState, StateStart
 
 
 class TakenOver(ZombieDriver):
@@ -63,55 +62,17 @@ class Owners:
 
     def has(self, key: SlotKey) -> bool:
         """Return whether this owner has a slot."""
-        return self._task is None or self._task_of(key, self._tasks) == self._task
-
-    def _task_of(self, key: SlotKey, tasks: tuple[int, ...]) -> int | None:
-        """Return which of some tasks has a slot; None for a slot that no version knows."""
-        place = self._places.get(key)
-        return tasks[place % len(tasks)] if tasks and place is not None else None
-
-    def positions(self, states: SpoutStates) -> list[TaskPosition]:
-        """Return the newest position of each result topic."""
-        newest = [state for task, state in states.tasks.items() if states.is_newer(task)]
-        found = [each for state in (*states.drivers, *newest) for each in state.tasks]
-        return [*{each.task: each for each in sorted(found, key=lambda each: each.next_offset)}.values()]
-
-    def runs(self, states: SpoutStates) -> list[int]:
-        """Return the runs that may have been used for the slots of this owner, none if it is the first."""
-        task, newest = self._task, [each for each in states.tasks if states.is_newer(each)]
-        if task in newest and not self._away(states):
-            return [states.tasks[task].run]
-        if task is not None and states.spout is None and task not in newest and not states.slots:
-            return []
-        return [state.run for state in (*map(states.tasks.__getitem__, newest), *states.drivers)]
-
-    def moved(self, states: SpoutStates, run: int) -> set[SlotKey]:
-        """Return the slots of which not all results count, with a run, and are read by this owner."""
-        away = set(self._away(states))
-        return away | {
-            key
-            for key, slot in states.slots.items()
-            if (holder := self._holder(states, key)) and not is_run_between(holder.run, slot.floor, run)
-        }
-
-    def _away(self, states: SpoutStates) -> Iterable[SlotKey]:
-        """Return the slots some of whose results may go to topics that this owner does not read."""
         if self._task is None:
-            return []
-        return [key for key in states.slots if not self._was_mine(states, key)]
+            return True
+        place = self._places.get(key)
+        return place is not None and self._tasks[place % len(self._tasks)] == self._task
 
-    def _was_mine(self, states: SpoutStates, key: SlotKey) -> bool:
-        holder = self._holder(states, key)
-        if holder is None or holder is not states.spout:
-            return holder is not None and holder is states.tasks.get(self._task or 0)
-        versions = [version.spout_tasks.get(self._spout, ()) for version in self._history.versions.values()]
-        return all(self._task_of(key, tasks) == self._task for tasks in versions if tasks)
+    def keeps(self, slot: SlotState, readers: Readers) -> bool:
+        """Return whether what a slot has in flight stays so: this owner reads all results of it.
 
-    def _holder(self, states: SpoutStates, key: SlotKey) -> SpoutState | None:
-        """Return the state of the owner that had a slot last."""
-        holders = [
-            state
-            for task, state in states.tasks.items()
-            if states.is_newer(task) and self._task_of(key, self._tasks_at(state.topology)) == task
-        ]
-        return max(holders, key=lambda state: state.term, default=states.spout)
+        The last reader of their topic must be the owner that wrote the slot: any other has passed them.
+        """
+        if self._task is not None and slot.task != self._task:
+            return False
+        topics = readers if slot.task == SEVERAL_TASKS else [slot.task]
+        return all(task in readers and readers[task].term == slot.term for task in topics)

@@ -46,29 +46,26 @@ class ReplayQueue:
     def apply(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
         """Apply the commands that can be applied, durably, and return how many.
 
-        Together they start a new run, which is the floor of what they reopen.
+        Each starts a new run of its slot, which is the floor of what it reopens.
         """
         if not self._waiting:
             return 0
-        run, left = next_run(self._commits.run), list[QueuedReplay]()
+        left = list[QueuedReplay]()
         for order in self._waiting:
             position = self._commits.positions[order.task]
-            if len(position.applied) >= MAX_KNOWN_COMMANDS or not self._applies(order, run, ledger_of):
+            if len(position.applied) >= MAX_KNOWN_COMMANDS or not self._applies(order, ledger_of):
                 left.append(order)
                 continue
             position.applied.add(order.position)
             position.waiting.discard(order.position)
         applied = len(self._waiting) - len(left)
         if applied:
-            self._commits.use_run(run)
             self._waiting = left
             self._commits.commit()
         return applied
 
-    def _applies(
-        self, order: QueuedReplay, run: int, ledger_of: Callable[[int], PartitionLedger | None]
-    ) -> bool:
-        """Apply a command under a run; return False where it has to wait for the one before it."""
+    def _applies(self, order: QueuedReplay, ledger_of: Callable[[int], PartitionLedger | None]) -> bool:
+        """Apply a command; return False where it has to wait for the one before it."""
         ledger = ledger_of(order.command.slot)
         if ledger is None:
             if self._hand_on(order.command):
@@ -76,6 +73,7 @@ class ReplayQueue:
             log.warning("ignoring a replay command for slot %d: no task reads it", order.command.slot)
             return True
         ledger.end_command()
+        run = next_run(ledger.run)
         live = LiveReplay.of(order.task, order.position, run, order.command.spans, ledger.next_offset)
         if not live.offsets:
             return True

@@ -1,4 +1,4 @@
-"""Commits the state of a spout: its slots, positions on its result topics, run, term and batch.
+"""Commits the state of a spout: its slots, positions on its result topics, term and batch.
 
 Invariant: the state topic is the truth, and each commit is one transaction there: the effects of results and
 commands, and the positions behind them. The group's offsets are a view of it, written after it. Spark's batch
@@ -20,12 +20,12 @@ from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import History
 from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.producers.ledger.partitions.partition import PartitionLedger
-from acktree.producers.ledger.slot_states import raised, renew_if_too_old, state_of
+from acktree.producers.ledger.slot_states import state_of
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset, GroupOffsets
 from acktree.producers.spouts.driver.owners import Owners
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
-from acktree.producers.spouts.driver.spout_states import SpoutStates, freest_run
+from acktree.producers.spouts.driver.spout_states import SpoutStates
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.producers.spouts.state_topic import (
     TRANSACTION_TIMEOUT_MS,
@@ -34,7 +34,7 @@ from acktree.producers.spouts.state_topic import (
     StateTopic,
 )
 from acktree.wire.errors import AcktreeError
-from acktree.wire.ids import MAX_RUN, next_run
+from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import (
     SPOUT_KEY,
     START_KEY,
@@ -93,7 +93,7 @@ def key_of(source: SourceSlot) -> SlotKey:
 
 
 class SpoutCommits:
-    """The state of one spout, and its commits; one run and one term for all tasks."""
+    """The state of one spout, and its commits; one term for all tasks."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class SpoutCommits:
         """What was read at the start of slots that are not read."""
         self._known_ids: dict[str, set[str]] = {}
         """The ids of each topic that the state knew at the start, no matter which task read it."""
-        self._moved: set[SlotKey] = set()
-        """Slots whose results go to another topic than is read, or not all of whose runs count."""
+        self._kept: set[SlotKey] = set()
+        """Slots of which all that was in flight at the start still is."""
         self._stored: dict[bytes, bytes] = {}
         """What this driver has committed, by key."""
         self._encoded: dict[SourceSlot, _Encoded] = {}
         self._unread: dict[SlotKey, bytes] = {}
         """The same of slots that are not read."""
-        self.run = self.term = 0
+        self.term = 0
         self.batch = self.planned = 0
         """Numbers of the last batch known to be in the checkpoint, and of the one planned on the state."""
         self._number = 0
@@ -164,12 +164,14 @@ class SpoutCommits:
         to_end = partial(self._owners.to_end, driver_before=driver_before)
         states = self._topic.take_over(SpoutStates(self._task), to_end).at_start()
         wanted = set(tasks)
-        for task, next_offset, applied in self._owners.positions(states):
+        readers = states.readers
+        for task, (_, (_, next_offset, applied)) in readers.items():
             if self._task is None or task in wanted:
                 self.positions[task] = ResultPosition(next_offset, applied=set(applied))
         for key in states.slots:
             self._known_ids.setdefault(key.topic, set()).add(key.topic_id)
         states.slots = {key: state for key, state in states.slots.items() if self._owners.has(key)}
+        self._kept = {key for key, state in states.slots.items() if self._owners.keeps(state, readers)}
         self._read = states
         self._stored = dict.fromkeys((key.encode() for key in self._read.slots), b"")
         self.join(wanted)
@@ -196,10 +198,10 @@ class SpoutCommits:
     def take_over(
         self, sources: Sequence[SourceSlot], logged: PlannedBatch | None
     ) -> dict[int, CommittedOffset]:
-        """Return what the group holds by slot; run and term are then above all earlier ones.
+        """Return what the group holds by slot; the term is then above all earlier ones.
 
         Where there is no state, it is new or lost; one that is older than the group or the checkpoint was
-        restored from a backup. Which runs the spout used before, if any, is not known then.
+        restored from a backup. Which runs a slot has used, if any, is not known then.
         """
         group = self._offsets.fetch(sources, None)
         terms = [entry.seal.term for entry in group.values() if entry.seal]
@@ -210,26 +212,29 @@ class SpoutCommits:
         if self._task is None and states.spout is not None:
             self.batch = states.spout.batch
             self.planned = 0 if any(map(states.is_newer, states.tasks)) else states.spout.planned
-        if (runs := self._owners.runs(states)) and states.term >= others:
-            run = freest_run(runs)
-            self._moved = self._owners.moved(states, run)
-            self.use_run(run)
-        elif runs or terms or logged or self._have_results():
-            self.use_run(1 + int(world.random_fraction() * MAX_RUN))
-            for key, slot in self._read.slots.items():
-                self._read.slots[key] = SlotState(slot.frontier, slot.frontier, self.run, slot.done)
-        else:
-            self.is_first = True
-            self.use_run(1)
+        if states.term < others:
+            for key, slot in states.slots.items():
+                run = _any_run()
+                states.slots[key] = SlotState(slot.frontier, slot.frontier, run, slot.done, run=run)
+        own = states.tasks if self._task is None else states.tasks.keys() & {self._task}
+        is_known = states.spout is not None or own or states.slots or terms or logged
+        self.is_first = not (is_known or self._have_results())
         return group
+
+    def first_run(self) -> int:
+        """Return the run of a slot without a state."""
+        return 1 if self.is_first else _any_run()
 
     def take_state(self, source: SourceSlot) -> SlotState | None:
         """Return, once, what the state that was read at the start says of a slot; None for nothing."""
         return self._read.slots.pop(key_of(source), None)
 
-    def has_moved(self, source: SourceSlot) -> bool:
-        """Return whether what is in flight of a slot has to be emitted again: its results are not read."""
-        return key_of(source) in self._moved
+    def keeps(self, source: SourceSlot) -> bool:
+        """Return whether what the state has in flight of a slot stays so; see ``Owners.keeps``.
+
+        Of a slot that is added once results are read, some have been passed.
+        """
+        return not self._tasks and key_of(source) in self._kept
 
     def is_of_former(self, topic: str, topic_id: str) -> bool:
         """Return whether the state is of a topic of this name with another id, and not of this one."""
@@ -272,31 +277,6 @@ class SpoutCommits:
     def serve(self, tasks: Mapping[int, TaskLedger]) -> None:
         """Set the tasks whose state is committed from here on."""
         self._tasks = tasks
-
-    def use_run(self, run: int) -> None:
-        """Give all tasks one run, so that a slot may move between them; durable with the next commit."""
-        self.run = run
-        for task in self._tasks.values():
-            task.run = run
-            for ledger in task.slots.values():
-                renew_if_too_old(ledger, run)
-        for key, state in self._read.slots.items():
-            self._read.slots[key] = state._replace(floor=raised(state.floor, run))
-        self._unread.clear()
-
-    def begin_run(self) -> None:
-        """Begin a run, durable with the next commit.
-
-        A batch that an earlier driver has planned, and that this one does not know, is no longer in flight.
-        """
-        if self._given is None:
-            self.planned = 0
-        self.use_run(next_run(self.run))
-
-    def renew_run(self) -> None:
-        """Begin a run where one more replay may have the root id of an earlier emission."""
-        if any(task.is_run_used_up for task in self._tasks.values()):
-            self.begin_run()
 
     def written(self, batch: PlannedBatch) -> None:
         """Record that Spark has logged a batch and finished it; its first one may be a position alone.
@@ -420,7 +400,7 @@ class SpoutCommits:
 
     def _spout_record(self, planned: int) -> bytes:
         tasks = [position.state(task) for task, position in self.positions.items()]
-        numbers = self.term, self._driver, self.run, self.batch, planned
+        numbers = self.term, self._driver, self.batch, planned
         return encode_spout_state(SpoutState(*numbers, tasks, self._published.version))
 
     def _slot_records(self) -> Records:
@@ -451,5 +431,10 @@ class SpoutCommits:
     def _encode(self, source: SourceSlot, ledger: PartitionLedger) -> _Encoded:
         ledger.end_command()
         ledger.discard_blocks()
-        record = encode_slot_state(state_of(ledger, self._monotonic()))
+        record = encode_slot_state(state_of(ledger, self._monotonic())._replace(term=self.term))
         return _Encoded(ledger, ledger.version, key_of(source).encode(), record)
+
+
+def _any_run() -> int:
+    """Return the run to begin with where earlier ones may have been used, and nobody knows which."""
+    return 1 + int(world.random_fraction() * MAX_RUN)

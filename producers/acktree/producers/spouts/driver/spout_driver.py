@@ -188,7 +188,7 @@ class SpoutDriver:
         age_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
         timeout_s = self.topology.message_timeout_s
         for task in self._options.tasks_of(self.topology):
-            self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
+            self.tasks[task] = TaskLedger(task, {}, {}, timeout_s, breaker=self.breaker)
         restored = self._sources.add(topics.partitions, committed, starts, is_first=is_first, age_s=age_s)
         is_newest = commits.is_newest(logged)
         if logged is not None and commits.is_planned(logged):
@@ -200,8 +200,8 @@ class SpoutDriver:
                 for slot, ledger in task_ledger.slots.items():
                     # Of a log without a leader nobody knows how much was emitted.
                     ledger.emitted_before = ends.get(slot, MAX_OFFSET + 1)
+        self._sources.begin_runs(restored)
         commits.serve(self.tasks)
-        commits.use_run(commits.run)
         self._resets.apply({slot: entry for slot, entry in committed.items() if slot in restored})
         self._sources.go_back_to_ends()
         self._results.follow(commits.positions)
@@ -231,10 +231,11 @@ class SpoutDriver:
     def position(self) -> PlannedBatch:
         """Return an empty batch with the position of every slot."""
         ranges = tuple(
-            Range(source.topic, source.partition, slot, task.run, at, at)
+            Range(source.topic, source.partition, slot, ledger.run, at, at)
             for task in self.tasks.values()
             for slot, source in task.sources.items()
-            for at in (task.slots[slot].next_offset,)
+            for ledger in (task.slots[slot],)
+            for at in (ledger.next_offset,)
         )
         return PlannedBatch(self.topology.version, ranges, number=self.commits.batch)
 
@@ -316,7 +317,8 @@ class SpoutDriver:
         self._results.catch_up()
         if not self._try(lambda: self._sources.follow_ends(ends)):
             return False
-        self.commits.renew_run()
+        for task in self.tasks.values():
+            task.renew_runs()
         return self._registry.history.flow(self._options.spout).flow is not Flow.PAUSED
 
     def _plan_next(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
@@ -340,7 +342,7 @@ class SpoutDriver:
             written = offsets & ledger.unwritten
             ledger.end_writing(written)
             if not has_failed and not self._is_tracked(version):
-                ledger.complete(written, self.commits.run, self._monotonic())
+                ledger.complete(written, ledger.run, self._monotonic())
 
     def write(self, output: Sequence[OutputRecord], failures: Sequence[Failure]) -> None:
         """Commit records, the failures of others that no acker knows of, and the state that says so.

@@ -1,6 +1,6 @@
 """Keeps the partitions that a spout reads up to date with its topology and its topics.
 
-Invariant: if a log ends before the emitted offsets, the new run and the offsets it begins at are committed
+Invariant: if a log ends before the emitted offsets, the slot's new run and where it begins are committed
 immediately: knowledge of the old records must not apply to new ones.
 """
 
@@ -10,7 +10,7 @@ from acktree.core.topology.registry import Registry
 from acktree.core.topology.retry_policy import retry_policy
 from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.slot_states import ledger_of
-from acktree.producers.ledger.slots import find_task
+from acktree.producers.ledger.slots import find_ledger, find_task
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset
 from acktree.producers.spouts.driver.offset_resets import OffsetResets
@@ -106,12 +106,12 @@ class SpoutSources:
         task = find_task(self._tasks, slot)
         assert task is not None, "every slot that is read has its task"
         ledger = task.slots[slot]
-        self._commits.begin_run()
+        self._commits.drop_unlogged()
         if ledger.end_of_state > end:
             task.counters["lost"] += ledger.open_from(end)
-            ledger.discard_from(min(end, ledger.frontier), self._commits.run)
+            ledger.discard_from(min(end, ledger.frontier))
         else:
-            ledger.renew(self._commits.run)
+            ledger.renew()
         ledger.epoch = ledger.epoch.below(end)
         self._commits.commit()  # immediately: old bits must not stand for new records
 
@@ -189,7 +189,7 @@ class SpoutSources:
         """Add partitions that this driver did not have, each at its first offset unless it has a state."""
         moved = self._commits.moved(fresh)
         restored = self.add(fresh, moved, self.topics.log_starts(fresh))
-        self._commits.use_run(self._commits.run)  # which renews what was away for too many runs
+        self.begin_runs(restored)
         self._resets.apply({slot: entry for slot, entry in moved.items() if slot in restored})
         self._commits.commit()
 
@@ -218,8 +218,6 @@ class SpoutSources:
             if (state := self._commits.take_state(source)) is not None:
                 restored.add(source.slot)
                 ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
-                if self._commits.has_moved(source):
-                    ledger.renew(self._commits.run)
             elif source.slot not in starts:
                 late.append(source)
                 continue
@@ -227,10 +225,26 @@ class SpoutSources:
                 start = starts[source.slot]
                 if (entry := committed.get(source.slot)) and self._begins_at(source, entry, start, is_first):
                     start = entry.next_offset
-                ledger = PartitionLedger(start, start, self._commits.run, policy, block)
+                ledger = PartitionLedger(start, start, self._commits.first_run(), policy, block)
             task.sources[source.slot], task.slots[source.slot] = source, ledger
         self._late = tuple(late)
         return restored
+
+    def begin_runs(self, restored: set[int]) -> None:
+        """Begin a run of each slot that has a state, and deal all slots to the tasks of this version.
+
+        What earlier owners have in flight, with results that were not or will not be read, is emitted again.
+        """
+        for task in self._tasks.values():
+            for number in task.slots.keys() & restored:
+                ledger = task.slots[number]
+                if self._commits.keeps(task.sources[number]):
+                    ledger.begin_run()
+                else:
+                    ledger.renew()
+        for slot in self.topology.slots_of(self._options.spout):
+            if (known := find_ledger(self._tasks, slot.slot)) is not None:
+                known.deal_to(self.topology.task_of(slot))
 
     def _begins_at(self, source: SourceSlot, entry: CommittedOffset, start: int, is_first: bool) -> bool:
         """Return whether a partition without a state begins where the group is."""

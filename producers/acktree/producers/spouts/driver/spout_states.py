@@ -4,11 +4,11 @@ An owner is the driver of all tasks (None here) or the process of one task of a 
 Invariant: a record that cannot be read is an error, never skipped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from acktree.producers.ledger.slot_states import offsets_of
-from acktree.wire.ids import MAX_RUN
 from acktree.wire.state_records import (
     SPOUT_KEY,
     START_KEY,
@@ -16,6 +16,7 @@ from acktree.wire.state_records import (
     SlotState,
     SpoutState,
     StateStart,
+    TaskPosition,
     decode_slot_key,
     decode_slot_state,
     decode_spout_state,
@@ -24,6 +25,17 @@ from acktree.wire.state_records import (
     task_in,
     task_start_key,
 )
+
+
+class LastReader(NamedTuple):
+    """Which owner was the last to read a result topic, by its term, and how far."""
+
+    term: int
+    position: TaskPosition
+
+
+Readers = Mapping[int, LastReader]
+"""By task."""
 
 
 @dataclass(slots=True)
@@ -87,12 +99,8 @@ class SpoutStates:
         """Return whether a task has a state, and no driver of all tasks has begun after it."""
         return task in self.tasks and (self.spout is None or self.tasks[task].term > self.spout.term)
 
-
-def freest_run(runs: Iterable[int]) -> int:
-    """Return the run that none of those who are at these runs has used for longest.
-
-    >>> freest_run([7]), freest_run([255]), freest_run([10, 14]), freest_run([10, 200])
-    (8, 1, 15, 11)
-    """
-    known = set(runs)
-    return max(range(1, MAX_RUN + 1), key=lambda run: min((at - run) % MAX_RUN for at in known))
+    @property
+    def readers(self) -> Readers:
+        """The owner that was the last to read each task's result topic."""
+        by_term = sorted((*self.drivers, *self.tasks.values()), key=lambda state: state.term)
+        return {each.task: LastReader(state.term, each) for state in by_term for each in state.tasks}
