@@ -2,9 +2,10 @@
 
 Invariant: nothing anchored to a tuple is sent before the tuple's ack, nor before the acks of all tuples it
 shares a child with, so a crash finds all of it done or none. Tuples beyond the window that a commit's
-metadata covers are held back. What is emitted unanchored is sent immediately.
+metadata covers are held back, where there is one. What is emitted unanchored is sent immediately.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -57,6 +58,8 @@ class TransactionalCollector(Collector):
         produce_rows: ProduceRows | None = None,
     ) -> None:
         super().__init__(bolt, history, packer, produce, edges, produce_rows)
+        self.window_offsets: float = WINDOW_OFFSETS
+        """How far above the frontier a commit can name offsets as done; ``math.inf``: any distance."""
         self._groups: dict[Tuple, TransactionGroup] = {}
 
     def _emit_for(
@@ -129,7 +132,7 @@ class TransactionalCollector(Collector):
         """Send the groups whose tuples are all acked or failed, except those beyond a partition's window."""
         in_order = dict.fromkeys(self._groups.values())
         ready = {group for group in in_order if len(group.outcomes) == len(group.tuples)}
-        while beyond := self._beyond_window(ready):
+        while self.window_offsets < math.inf and (beyond := self._beyond_window(ready)):
             ready -= beyond
         for group in in_order:
             if group in ready:
@@ -153,8 +156,8 @@ class TransactionalCollector(Collector):
         """Return the first offset beyond the window of a commit once ``ready`` has left this hand."""
         for offset, tup in hand.items():
             if self._groups.get(tup) not in ready:
-                return offset + WINDOW_OFFSETS
-        return float("inf")
+                return offset + self.window_offsets
+        return math.inf
 
     def _send_group(self, group: TransactionGroup) -> None:
         for tup, fail in group.outcomes.items():

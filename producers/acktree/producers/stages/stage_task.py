@@ -6,6 +6,7 @@ fails in the stage never reaches an acker: the ledger records the failure immedi
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
@@ -22,6 +23,7 @@ from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
 from acktree.producers.collecting.held_output import CHILD_BYTES
+from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
@@ -90,6 +92,8 @@ class StageTask:
         make_collector = collector_of(stage, exactly_once=True)
         self._collector = make_collector(self.name, self._history, self._packer, self._produce)
         self._collector.sums = RootSums(self.name, self._packer)
+        if isinstance(self._collector, TransactionalCollector):
+            self._collector.window_offsets = math.inf  # the state of a slot holds any set of offsets
         as_table = table_of(table)
         configure(self._collector, stage, as_table, self.name, user)
         self._planned = PlannedRecords()
