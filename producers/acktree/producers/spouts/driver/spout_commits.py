@@ -31,6 +31,7 @@ from acktree.producers.spouts.state_topic import (
     TRANSACTION_TIMEOUT_MS,
     DeadLetter,
     OutputRecord,
+    Passage,
     StateTopic,
 )
 from acktree.wire.errors import AcktreeError
@@ -396,6 +397,16 @@ class SpoutCommits:
         assert self._given is None, "results are applied between batches"
         self._dead_letters += letters
         self._store(self._records(self.planned))
+
+    def send(self, output: Sequence[OutputRecord]) -> Passage:
+        """Begin the next commit with output, as ``StateTopic.send`` does; ``add_output`` then adds it.
+
+        Nothing else may be committed meanwhile: what waits for a commit is committed first.
+        """
+        assert self._given is None, "a commit would wait for the batch that Spark was given"
+        if self._output or self._dead_letters:
+            self.commit_state()
+        return self._topic.send(output)
 
     def add_output(self, output: Sequence[OutputRecord]) -> None:
         """Add records to what is committed next; in memory the state says already that they are written."""

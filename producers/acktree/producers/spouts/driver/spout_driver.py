@@ -51,7 +51,7 @@ from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
 from acktree.producers.spouts.driver.task_fencing import fence_tasks
 from acktree.producers.spouts.outside_commit import GroupInUse
-from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver, control_record
+from acktree.producers.spouts.state_topic import OutputRecord, Passage, ZombieDriver, control_record
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import Absent, Failure, ReplayCommand
 from acktree.wire.ids import MAX_OFFSET
@@ -326,6 +326,13 @@ class SpoutDriver:
             ledger.end_writing(written)
             if not has_failed and not self._is_tracked(version):
                 ledger.complete(written, self.commits.run, self._monotonic())
+
+    def send(self, output: Sequence[OutputRecord]) -> Passage:
+        """Send what the next ``write`` begins with; what does not pass in time is not written.
+
+        Raises what ``StateTopic.commit`` raises.
+        """
+        return self.commits.send(output)
 
     def write(self, output: Sequence[OutputRecord], failures: Sequence[Failure]) -> None:
         """Commit records, the failures of others that no acker knows of, and the state that says so.

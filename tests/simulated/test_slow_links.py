@@ -1,0 +1,115 @@
+"""A slow link to the broker: output is cut into transactions that pass, and what never passes fails."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from acktree.core.topology.file import parse_topology
+from acktree.producers import BasicBolt, BatchBolt
+from acktree.testing import TopologyTester
+
+TEXT = """
+name = "t"
+ackers = {ackers}
+message_timeout_s = 120
+[spouts.split]
+topics = ["lines"]
+emits = ["words"]
+max_attempts = 2
+retry_initial_s = 1
+"""
+WORD = b"x" * 500_000
+LINK = 1_000_000
+"""Bytes a second."""
+ACKERS = pytest.mark.parametrize("ackers", [0, 2])
+
+
+COUNT = """
+[bolts.count]
+reads = ["words"]
+"""
+
+
+class Count(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        pass
+
+
+class Repeats(BasicBolt):
+    """Emits as many words as a line says."""
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        for _ in range(int(tup.value)):
+            emit(WORD)
+
+
+class RepeatsBatches(BatchBolt):
+    def execute(self, tuples: Any, collector: Any) -> None:
+        for tup in tuples:
+            for _ in range(int(tup.value)):
+                collector.emit(WORD, anchors=tup)
+
+
+def running(stage: Any, ackers: int = 2) -> TopologyTester:
+    topology = parse_topology(TEXT.format(ackers=ackers) + (COUNT if ackers else ""))
+    bolts = {"count": Count} if ackers else {}
+    t = TopologyTester(topology, spouts={"split": stage}, bolts=bolts, partitions=2)
+    t.world.bytes_per_s = LINK
+    return t
+
+
+@ACKERS
+def test_output_that_never_passes_fails_its_record_alone(ackers: int) -> None:
+    with running(Repeats, ackers) as t:
+        t.send("lines", "60", partition=0)
+        for partition in (0, 1):
+            for _ in range(5):
+                t.send("lines", "1", partition=partition)
+        t.run_until_done(limit_s=120)
+        assert len(t.values("words")) == 10
+        assert [t.committed("lines", partition) for partition in (0, 1)] == [6, 5]
+        (letter,) = t.dead_letters()
+        assert "its output of 30.0 MB did not pass within 10 s (" in letter.reason
+
+
+@ACKERS
+@pytest.mark.parametrize("stage", [Repeats, RepeatsBatches])
+def test_much_output_is_written_in_transactions_that_pass(
+    stage: Any, ackers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with running(stage, ackers) as t:
+        for number in range(20):
+            t.send("lines", "4", partition=number % 2)
+        t.run_until_done(limit_s=200)
+        assert len(t.values("words")) == 80
+        assert not t.dead_letters()
+    assert "no Kafka broker answers" not in caplog.text
+
+
+def test_a_broker_that_is_away_fails_no_record() -> None:
+    with running(Repeats) as t:
+        t.world.bytes_per_s = 10 * LINK
+        t.run_for(5)
+        for number in range(4):
+            t.send("lines", "10", partition=number % 2)
+        t.run_for(0.4)
+        t.broker_away(45)
+        t.run_until_done()
+        assert len(t.values("words")) == 40
+        assert not t.dead_letters()
+
+
+def test_a_partition_of_tuples_without_a_leader_fails_no_record() -> None:
+    with running(Repeats) as t:
+        t.world.bytes_per_s = 10 * LINK
+        t.run_for(5)
+        t.cluster.leaderless = {("words", 0)}
+        for number in range(4):
+            t.send("lines", "10", partition=number % 2)
+        t.run_for(150)
+        assert not t.dead_letters()
+        t.cluster.leaderless = set()
+        t.run_until_done()
+        assert len(t.values("words")) == 40
