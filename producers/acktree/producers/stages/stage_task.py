@@ -62,7 +62,7 @@ BUSY_WAIT_S = 0.002
 COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
 COMMIT_RECORDS, COMMIT_BYTES = 10_000, 16 << 20
-"""With so much output a transaction follows, and the turn ends after its current record; less on a slow link."""
+"""With so much output a transaction follows, and the turn ends after its record; less on a slow link."""
 CHECKED_BYTES = 1 << 18
 """A transaction with so much output is written only once that has passed."""
 LEADER_CHECK_S = 2.0
