@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acktree.core.topology.file import parse_topology
-from acktree.producers import BasicBolt, BatchBolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.testing import TopologyTester
 
 TEXT = """
@@ -113,3 +113,83 @@ def test_a_partition_of_tuples_without_a_leader_fails_no_record() -> None:
         t.cluster.leaderless = set()
         t.run_until_done()
         assert len(t.values("words")) == 40
+
+
+BOLT = """
+name = "t"
+ackers = 2
+message_timeout_s = 120
+[spouts.split]
+topics = ["lines"]
+emits = ["words"]
+max_attempts = 2
+retry_initial_s = 1
+[bolts.repeat]
+reads = ["words"]
+emits = ["out"]
+exactly_once = true
+"""
+
+
+class Copies(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        emit(tup.value)
+
+
+class RepeatsByHand(Bolt):
+    def execute(self, tup: Any, collector: Any) -> None:
+        for _ in range(int(tup.value)):
+            collector.emit(WORD, anchors=tup)
+        collector.ack(tup)
+
+
+class RepeatsAsync(AsyncBolt):
+    async def execute(self, tup: Any, emit: Any) -> None:
+        for _ in range(int(tup.value)):
+            emit(WORD)
+
+
+KINDS = pytest.mark.parametrize("bolt", [Repeats, RepeatsByHand, RepeatsBatches, RepeatsAsync])
+
+
+def with_bolt(bolt: Any) -> TopologyTester:
+    t = TopologyTester(parse_topology(BOLT), spouts={"split": Copies}, bolts={"repeat": bolt}, partitions=2)
+    t.world.bytes_per_s = LINK
+    return t
+
+
+@KINDS
+def test_output_of_a_bolt_that_never_passes_fails_its_tuple_alone(bolt: Any) -> None:
+    with with_bolt(bolt) as t:
+        t.send("lines", "60", partition=0)
+        for partition in (0, 1):
+            for _ in range(5):
+                t.send("lines", "1", partition=partition)
+        t.run_until_done(limit_s=300)
+        assert len(t.values("out")) == 10
+        assert [t.committed("lines", partition) for partition in (0, 1)] == [6, 5]
+        (letter,) = t.dead_letters()
+        assert "its output of 30.0 MB does not pass within" in letter.reason
+
+
+@KINDS
+def test_much_output_of_a_bolt_is_written_in_transactions_that_pass(bolt: Any) -> None:
+    with with_bolt(bolt) as t:
+        for number in range(20):
+            t.send("lines", "4", partition=number % 2)
+        t.run_until_done(limit_s=300)
+        assert len(t.values("out")) == 80
+        assert not t.dead_letters()
+
+
+def test_a_broker_that_is_away_fails_no_tuple_of_a_bolt() -> None:
+    with with_bolt(Repeats) as t:
+        t.world.bytes_per_s = 10 * LINK
+        t.run_for(5)
+        for number in range(4):
+            t.send("lines", "10", partition=number % 2)
+        t.run_for(0.6)
+        t.broker_away(45)
+        t.run_until_done()
+        assert len(t.values("out")) == 40
+        assert not t.dead_letters()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -35,8 +35,9 @@ from acktree.core.kafka.errors import (
 )
 from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import ANY_SIZE, Settings, producer_settings
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage
 from acktree.producers.columns import NO_TIMESTAMP, Pairs
-from acktree.producers.kafka.output import PARTITION_UA
+from acktree.producers.kafka.output import PARTITION_UA, wait_until_passed
 from acktree.wire.dead_letter import Headers
 from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import MAX_STATE_BYTES, START_KEY, StateStart, encode_state_start
@@ -56,9 +57,6 @@ COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
 PASS_TIMEOUT_S = 10.0
 """How long output that is sent ahead of its state may take: most of TRANSACTION_TIMEOUT_MS."""
-SILENT_S = 5.0
-"""A broker that confirms nothing for so long is away; one that is slow goes on confirming."""
-FLUSH_S = 0.5
 
 OutputRecord = tuple[str, bytes | str | None, bytes | str | None, Pairs | None, int, int]
 """A record of a stage, or one of its acker updates: topic, value, key, headers, timestamp, partition."""
@@ -67,22 +65,6 @@ OutputRecord = tuple[str, bytes | str | None, bytes | str | None, Pairs | None, 
 def control_record(topic: str, partition: int, value: bytes) -> OutputRecord:
     """Return a record without a key for one partition."""
     return topic, value, None, None, NO_TIMESTAMP, partition
-
-
-class Passage(NamedTuple):
-    """How much of some output the broker has confirmed, as a fraction, and in which time."""
-
-    confirmed: float
-    took_s: float
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it was confirmed."""
-        return self.confirmed == 1.0
-
-    def rate(self, size: int) -> float:
-        """Return how many bytes passed in a second, of output of this size."""
-        return size * self.confirmed / max(self.took_s, 1e-3)
 
 
 class ZombieDriver(AcktreeError):
@@ -346,7 +328,7 @@ class StateTopic:
         try:
             self._begin_transaction()
             self._queue_all({}, (), output, [])
-            passage = self._wait_until_passed(len(output))
+            passage = wait_until_passed(self._producer, len(output), self._began_s, PASS_TIMEOUT_S)
         except KafkaException as error:
             self._check(error.args[0], error)
             if not error.args[0].txn_requires_abort():
@@ -364,18 +346,6 @@ class StateTopic:
     def _begin_transaction(self) -> None:
         self._producer.begin_transaction()
         self._began_s = world.monotonic_s()
-
-    def _wait_until_passed(self, count: int) -> Passage | None:
-        """Wait until the broker has confirmed what is queued; None if it confirms nothing any more."""
-        last, last_s = count, self._began_s
-        while (left := wait_until_delivered(self._producer, FLUSH_S)) > 0:
-            now_s = world.monotonic_s()
-            if left < last:
-                last, last_s = left, now_s
-            if now_s >= self._began_s + PASS_TIMEOUT_S:
-                is_silent = now_s > last_s + SILENT_S
-                return None if is_silent else Passage(1 - left / count, now_s - self._began_s)
-        return Passage(1.0, world.monotonic_s() - self._began_s)
 
     def check_fenced(self) -> None:
         """Raise ZombieDriver if a commit has: the driver commits once more when it is closed."""

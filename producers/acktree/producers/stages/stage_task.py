@@ -23,10 +23,12 @@ from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage, TransactionLimit
+from acktree.producers.collecting.held_output import size_of
 from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs, Reject
-from acktree.producers.kafka.output import PARTITION_UA
+from acktree.producers.kafka.output import CHECKED_BYTES, PARTITION_UA
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.sources.log_bounds import damaged_loss, log_damaged, log_lost
@@ -34,11 +36,11 @@ from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_sources import TasksChanged
 from acktree.producers.spouts.outside_commit import GroupInUse
-from acktree.producers.spouts.state_topic import PASS_TIMEOUT_S, OutputRecord, Passage, control_record
+from acktree.producers.spouts.state_topic import PASS_TIMEOUT_S, OutputRecord, control_record
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
 from acktree.producers.stages.source_reader import SourceReader
-from acktree.producers.stages.transactions import Transaction, TransactionLimit, cut, size_of
+from acktree.producers.stages.transactions import Transaction, cut
 from acktree.producers.tuples import Place, Record, Tuple, place_of
 from acktree.producers.worker.execute_limit import ExecuteLimit
 from acktree.producers.worker.executing.batch_sizing import Turn
@@ -63,8 +65,6 @@ COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
 COMMIT_RECORDS, COMMIT_BYTES = 10_000, 16 << 20
 """With so much output a transaction follows, and the turn ends after its record; less on a slow link."""
-CHECKED_BYTES = 1 << 18
-"""A transaction with so much output is written only once that has passed."""
 LEADER_CHECK_S = 2.0
 MAX_PLANNED = 2_000
 """At most this many records wait for the function, unless it takes more at a time."""
@@ -91,7 +91,7 @@ class StageTask:
         self._limits = read_limits(bootstrap, [*table.emits, latest.ack_init_topic], user)
         self._output: list[OutputRecord] = []
         self._output_bytes = 0
-        self._size_limit = TransactionLimit(COMMIT_BYTES)
+        self._size_limit = TransactionLimit(PASS_TIMEOUT_S, COMMIT_BYTES)
         self._transactions: deque[Transaction] = deque()
         """What is finished and not written yet, where that does not fit into one transaction."""
         self._packer = RootPacker(self._history, self.task, lambda *_: None)

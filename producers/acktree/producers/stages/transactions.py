@@ -9,17 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.producers.collecting.held_output import CHILD_BYTES
-from acktree.producers.columns import Pairs, Payload
-from acktree.producers.spouts.state_topic import OutputRecord, Passage
+from acktree.producers.collecting.held_output import size_of
+from acktree.producers.columns import Pairs
+from acktree.producers.spouts.state_topic import OutputRecord
 from acktree.producers.stages.root_packer import FinishedRoots
 from acktree.wire.header import HEADER, decode_header
-
-TARGET_S = 5.0
-"""How long the output of a transaction should take to pass: a third of the transaction timeout."""
-GROWTH = 1.25
-"""By what factor the limit grows with each full transaction that has passed in less."""
-MIN_BYTES = 1 << 16
 
 
 class Transaction(NamedTuple):
@@ -30,31 +24,6 @@ class Transaction(NamedTuple):
     size: int
     tries: int = 0
     """How often it has not passed although no part of it could go alone."""
-
-
-class TransactionLimit:
-    """How many bytes of output a transaction may have, by how fast the last ones have passed."""
-
-    def __init__(self, max_bytes: int) -> None:
-        """Begin with the largest limit.
-
-        >>> limit = TransactionLimit(16_000_000)
-        >>> limit.update(30_000_000, Passage(confirmed=1 / 3, took_s=10.0))  # 1 MB/s
-        >>> limit.bytes
-        5000000
-        >>> limit.update(4_000_000, Passage(confirmed=1.0, took_s=0.1))
-        >>> limit.bytes
-        6250000
-        """
-        self._max_bytes = self.bytes = max_bytes
-
-    def update(self, size: int, passage: Passage) -> None:
-        """Change the limit after a transaction of this size."""
-        fits = passage.rate(size) * TARGET_S
-        if not passage.is_whole or passage.took_s > TARGET_S:
-            self.bytes = int(max(MIN_BYTES, min(self.bytes, fits)))
-        elif 2 * size >= self.bytes:
-            self.bytes = int(min(self._max_bytes, self.bytes * GROWTH))
 
 
 def cut(transaction: Transaction, limit_bytes: int) -> list[Transaction]:
@@ -131,11 +100,6 @@ class _Groups:
         for record, group in zip(self._output, self.of_output(), strict=True):
             sizes[group] = sizes.get(group, 0) + size_of(record[1], record[2])
         return sizes
-
-
-def size_of(value: Payload, key: Payload) -> int:
-    """Return about how many bytes a tuple takes."""
-    return CHILD_BYTES + len(value or b"") + len(key or b"")
 
 
 def roots_of(headers: Pairs | None) -> list[int]:

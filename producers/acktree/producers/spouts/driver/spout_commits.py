@@ -18,6 +18,7 @@ from acktree.core import world
 from acktree.core.kafka.clients import ask_bounds
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import History
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage
 from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.slot_states import raised, renew_if_too_old, state_of
@@ -31,7 +32,6 @@ from acktree.producers.spouts.state_topic import (
     TRANSACTION_TIMEOUT_MS,
     DeadLetter,
     OutputRecord,
-    Passage,
     StateTopic,
 )
 from acktree.wire.errors import AcktreeError

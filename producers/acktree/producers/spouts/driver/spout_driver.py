@@ -21,6 +21,7 @@ from acktree.core.reports.breaker_watch import BreakerWatch
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.flow import Flow
 from acktree.core.topology.registry import History, Published, Registry
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage
 from acktree.producers.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 from acktree.producers.ledger.new_records import emit_new
 from acktree.producers.ledger.partitions.partition import PartitionLedger
@@ -51,7 +52,7 @@ from acktree.producers.spouts.driver.spout_results import SpoutResults
 from acktree.producers.spouts.driver.spout_sources import SpoutSources
 from acktree.producers.spouts.driver.task_fencing import fence_tasks
 from acktree.producers.spouts.outside_commit import GroupInUse
-from acktree.producers.spouts.state_topic import OutputRecord, Passage, ZombieDriver, control_record
+from acktree.producers.spouts.state_topic import OutputRecord, ZombieDriver, control_record
 from acktree.wire.codec import encode_replay_command
 from acktree.wire.control_records import Absent, Failure, ReplayCommand
 from acktree.wire.ids import MAX_OFFSET
