@@ -28,7 +28,7 @@ max_attempts = 1
 """
 
 
-class Repeats(BasicBolt):
+class EmitsHalfMegabytes(BasicBolt):
     """Emits half a megabyte as often as a line says."""
 
     def execute(self, tup: Any, emit: Any) -> None:
@@ -49,7 +49,7 @@ def test_output_that_does_not_pass_fails_its_record_alone(bootstrap: str, topolo
     group = make_consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}.split"})
     places = [TopicPartition(f"{name}.lines", partition) for partition in range(2)]
     with proxy_of(bootstrap) as proxy:
-        stage = StageWorker(proxy.bootstrap, name, Repeats)
+        stage = StageWorker(proxy.bootstrap, name, EmitsHalfMegabytes)
         proxy.bytes_per_s = 1_000_000
         thread = threading.Thread(target=stage.run)
         thread.start()

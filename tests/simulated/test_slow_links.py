@@ -31,12 +31,12 @@ reads = ["words"]
 """
 
 
-class Count(BasicBolt):
+class AcksWords(BasicBolt):
     def execute(self, tup: Any, emit: Any) -> None:
         pass
 
 
-class Repeats(BasicBolt):
+class RepeatsWords(BasicBolt):
     """Emits as many words as a line says."""
 
     def execute(self, tup: Any, emit: Any) -> None:
@@ -45,7 +45,11 @@ class Repeats(BasicBolt):
 
 
 class RepeatsBatches(BatchBolt):
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
     def execute(self, tuples: Any, collector: Any) -> None:
+        self.counts.append(len(tuples))
         for tup in tuples:
             for _ in range(int(tup.value)):
                 collector.emit(WORD, anchors=tup)
@@ -53,7 +57,7 @@ class RepeatsBatches(BatchBolt):
 
 def running(stage: Any, ackers: int = 2) -> TopologyTester:
     topology = parse_topology(TEXT.format(ackers=ackers) + (COUNT if ackers else ""))
-    bolts = {"count": Count} if ackers else {}
+    bolts = {"count": AcksWords} if ackers else {}
     t = TopologyTester(topology, spouts={"split": stage}, bolts=bolts, partitions=2)
     t.world.bytes_per_s = LINK
     return t
@@ -61,7 +65,7 @@ def running(stage: Any, ackers: int = 2) -> TopologyTester:
 
 @ACKERS
 def test_output_that_never_passes_fails_its_record_alone(ackers: int) -> None:
-    with running(Repeats, ackers) as t:
+    with running(RepeatsWords, ackers) as t:
         t.send("lines", "60", partition=0)
         for partition in (0, 1):
             for _ in range(5):
@@ -74,7 +78,7 @@ def test_output_that_never_passes_fails_its_record_alone(ackers: int) -> None:
 
 
 @ACKERS
-@pytest.mark.parametrize("stage", [Repeats, RepeatsBatches])
+@pytest.mark.parametrize("stage", [RepeatsWords, RepeatsBatches])
 def test_much_output_is_written_in_transactions_that_pass(
     stage: Any, ackers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,7 +93,7 @@ def test_much_output_is_written_in_transactions_that_pass(
 
 
 def test_a_broker_that_is_away_fails_no_record() -> None:
-    with running(Repeats) as t:
+    with running(RepeatsWords) as t:
         t.world.bytes_per_s = 10 * LINK
         t.run_for(5)
         for number in range(4):
@@ -102,7 +106,7 @@ def test_a_broker_that_is_away_fails_no_record() -> None:
 
 
 def test_a_partition_of_tuples_without_a_leader_fails_no_record() -> None:
-    with running(Repeats) as t:
+    with running(RepeatsWords) as t:
         t.world.bytes_per_s = 10 * LINK
         t.run_for(5)
         t.cluster.leaderless = {("words", 0)}
@@ -131,7 +135,7 @@ exactly_once = true
 """
 
 
-class Copies(BasicBolt):
+class CopiesCounts(BasicBolt):
     def execute(self, tup: Any, emit: Any) -> None:
         emit(tup.value)
 
@@ -149,11 +153,13 @@ class RepeatsAsync(AsyncBolt):
             emit(WORD)
 
 
-KINDS = pytest.mark.parametrize("bolt", [Repeats, RepeatsByHand, RepeatsBatches, RepeatsAsync])
+KINDS = pytest.mark.parametrize("bolt", [RepeatsWords, RepeatsByHand, RepeatsBatches, RepeatsAsync])
 
 
 def with_bolt(bolt: Any) -> TopologyTester:
-    t = TopologyTester(parse_topology(BOLT), spouts={"split": Copies}, bolts={"repeat": bolt}, partitions=2)
+    t = TopologyTester(
+        parse_topology(BOLT), spouts={"split": CopiesCounts}, bolts={"repeat": bolt}, partitions=2
+    )
     t.world.bytes_per_s = LINK
     return t
 
@@ -183,7 +189,7 @@ def test_much_output_of_a_bolt_is_written_in_transactions_that_pass(bolt: Any) -
 
 
 def test_a_broker_that_is_away_fails_no_tuple_of_a_bolt() -> None:
-    with with_bolt(Repeats) as t:
+    with with_bolt(RepeatsWords) as t:
         t.world.bytes_per_s = 10 * LINK
         t.run_for(5)
         for number in range(4):
@@ -193,3 +199,31 @@ def test_a_broker_that_is_away_fails_no_tuple_of_a_bolt() -> None:
         t.run_until_done()
         assert len(t.values("out")) == 40
         assert not t.dead_letters()
+
+
+def test_output_of_a_bolt_passes_once_the_link_is_faster() -> None:
+    with with_bolt(RepeatsWords) as t:
+        t.send("lines", "60", partition=0)
+        t.run_until(lambda: t.committed("lines", 0) == 1, limit_s=300)
+        assert len(t.dead_letters()) == 1
+        t.world.bytes_per_s = 100 * LINK
+        t.run_for(70)
+        t.send("lines", "60", partition=0)
+        t.run_until_done(limit_s=300)
+        assert len(t.values("out")) == 60
+
+
+def test_a_bolt_reads_many_tuples_at_a_time_again_once_their_output_is_small() -> None:
+    bolt = RepeatsBatches()
+    with with_bolt(bolt) as t:
+        for number in range(20):
+            t.send("lines", "4", partition=number % 2)
+        t.run_until_done(limit_s=300)
+        bolt.counts.clear()
+        for number in range(20):
+            t.send("lines", "0", partition=number % 2)
+            t.run_for(0.5)
+        for number in range(1_000):
+            t.send("lines", "0", partition=number % 2)
+        t.run_until_done(limit_s=300)
+        assert max(bolt.counts) >= 100

@@ -21,7 +21,7 @@ from acktree.core.kafka.errors import clear_errors, is_forbidden, is_producer_lo
 from acktree.core.kafka.outages import log_retry
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.reports.liveness import Liveness
-from acktree.producers.collecting.arithmetic.transaction_limit import TransactionLimit
+from acktree.producers.collecting.arithmetic.transaction_limit import CHECKED_BYTES, TransactionLimit
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.collecting.held_output import size_of
 from acktree.producers.columns import NO_TIMESTAMP
@@ -29,7 +29,6 @@ from acktree.producers.errors import DeliveryFailed, TransactionAborted
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.fencing import TRANSACTION_TIMEOUT_MS, end_transactions, transactional_id_of
 from acktree.producers.kafka.output import (
-    CHECKED_BYTES,
     STOP_TIMEOUT_S,
     BufferedProducer,
     log,
@@ -229,6 +228,8 @@ class ExactlyOnce(BufferedProducer):
     def commit(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> None:
         # Life of an ack, step 7.
         self._check()
+        if world.monotonic_s() > self._slow_until_s:
+            self._limit.tuple_bytes = math.inf
         if not offsets and not self.has_written and not self.must_abort:
             return  # the broker knows of no transaction: this one continues
         try:
@@ -248,6 +249,8 @@ class ExactlyOnce(BufferedProducer):
             self._clear()
             self.call_with_retries(partial(self.producer.begin_transaction))
             raise
+        if self._bytes < CHECKED_BYTES:
+            self._limit.allow_more_tuples()
         self._clear()
         self.call_with_retries(partial(self.producer.begin_transaction))
 
@@ -256,8 +259,6 @@ class ExactlyOnce(BufferedProducer):
 
     def _wait_until_passed(self) -> None:
         """Wait until much output has passed. Raises TransactionAborted: it does not in time."""
-        if world.monotonic_s() > self._slow_until_s:
-            self._limit.tuple_bytes = math.inf
         try:
             passage = wait_until_passed(self.producer, self._count, self._began_s, PASS_TIMEOUT_S)
         except KafkaException as error:

@@ -30,8 +30,6 @@ STOP_TIMEOUT_S = 30.0
 PARTITION_UA = -1
 """RD_KAFKA_PARTITION_UA: the partitioner chooses."""
 
-CHECKED_BYTES = 1 << 18
-"""A transaction with so much output is committed only once that has passed."""
 SILENT_S = 5.0
 """A broker that confirms nothing for so long is away; one behind a slow link goes on confirming."""
 FLUSH_S = 0.5

@@ -18,17 +18,18 @@ from pyroaring import BitMap64
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.log_reader import Found, LogRange
+from acktree.core.kafka.outages import log_retry
 from acktree.core.reports.liveness import Liveness
 from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
-from acktree.producers.collecting.arithmetic.transaction_limit import Passage, TransactionLimit
+from acktree.producers.collecting.arithmetic.transaction_limit import CHECKED_BYTES, Passage, TransactionLimit
 from acktree.producers.collecting.held_output import size_of
 from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs, Reject
-from acktree.producers.kafka.output import CHECKED_BYTES, PARTITION_UA
+from acktree.producers.kafka.output import PARTITION_UA
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.ledger.logged_batch import PlannedBatch, Range, Replays
 from acktree.producers.spouts.driver.sources.log_bounds import damaged_loss, log_damaged, log_lost
@@ -481,6 +482,8 @@ class StageTask:
             return
         if len(parts) == 1:
             parts = [transaction._replace(tries=1)]
+        text = "%.1f MB of output did not pass within %g s; it is written in %d transactions"
+        log_retry(log, text, transaction.size / 1e6, PASS_TIMEOUT_S, len(parts), action="transaction_split")
         self._transactions.extendleft(reversed(parts))
 
     def _fail_slow(self, transaction: Transaction, passage: Passage) -> None:

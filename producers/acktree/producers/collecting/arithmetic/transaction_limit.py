@@ -8,7 +8,8 @@ import math
 from typing import NamedTuple
 
 MAX_BYTES = 16 << 20
-MIN_BYTES = 1 << 16
+CHECKED_BYTES = 1 << 18
+"""A transaction with so much output is committed only once that has passed; the limit is never smaller."""
 TARGET = 1 / 2
 """Which part of the time that it has the output of a transaction should take."""
 GROWTH = 1.25
@@ -57,15 +58,19 @@ class TransactionLimit:
         """Change the limits after the output of some tuples, of this size."""
         fits = passage.rate(size) * self._timeout_s
         if not passage.is_whole:
-            self.bytes = int(max(MIN_BYTES, min(self.bytes / 2, fits * TARGET)))
+            self.bytes = int(max(CHECKED_BYTES, min(self.bytes / 2, fits * TARGET)))
             self.tuples = max(1, tuples * self.bytes // size)
             self.tuple_bytes = fits
         elif passage.took_s > self._timeout_s * TARGET:
-            self.bytes = int(max(MIN_BYTES, min(self.bytes, fits * TARGET)))
+            self.bytes = int(max(CHECKED_BYTES, min(self.bytes, fits * TARGET)))
         else:
-            self.tuples = min(ALL, 2 * self.tuples)
+            self.allow_more_tuples()
             if 2 * size >= self.bytes:
                 self.bytes = int(min(self._max_bytes, self.bytes * GROWTH))
+
+    def allow_more_tuples(self) -> None:
+        """Allow twice as many tuples: those before had little output, or theirs has passed soon."""
+        self.tuples = min(ALL, 2 * self.tuples)
 
     def about(self) -> str:
         """Return the time that output has, and how fast it passed when some did not.
