@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acktree.core.topology.file import parse_topology
-from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject
 from acktree.testing import TopologyTester
 
 TEXT = """
@@ -117,6 +117,19 @@ def test_a_partition_of_tuples_without_a_leader_fails_no_record() -> None:
         t.cluster.leaderless = set()
         t.run_until_done()
         assert len(t.values("words")) == 40
+
+
+class RefusesLines(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        raise Reject("never")
+
+
+def test_dead_letters_are_written_in_transactions_that_pass() -> None:
+    with running(RefusesLines) as t:
+        for number in range(60):
+            t.send("lines", WORD, partition=number % 2)
+        t.run_until_done(limit_s=200)
+        assert len(t.dead_letters()) == 60
 
 
 BOLT = """
