@@ -1,8 +1,10 @@
-"""A broker's network that a test can cut: a proxy on loopback which the broker's clients do not leave."""
+"""A broker's network that a test can cut or slow down: a proxy on loopback that its clients do not leave."""
 
+import math
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,6 +17,8 @@ class Proxy:
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._broker = host, int(port)
+        self.bytes_per_s = math.inf
+        """How fast each connection takes requests."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self.bootstrap = f"127.0.0.1:{self.port}"
@@ -57,6 +61,8 @@ class Proxy:
                 while True:
                     size = frames.read(SIZE.size)
                     frame = frames.read(SIZE.unpack(size)[0])
+                    if not is_answer and self.bytes_per_s < math.inf:
+                        time.sleep(len(frame) / self.bytes_per_s)
                     target.sendall(size + (frame.replace(*self._named) if is_answer else frame))
             self._close(source)
             self._close(target)

@@ -10,7 +10,7 @@ from acktree.core import world
 from acktree.core.kafka.clients import make_consumer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
-from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, stage
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Reject, RetryLater, stage
 from acktree.producers.spouts.driver.sources.log_bounds import DataLoss
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.stages.source_reader import SourceReader
@@ -293,6 +293,59 @@ def test_a_slow_record_holds_no_other_up() -> None:
         assert t.committed("lines", 0) == 0
         t.run_until_done()
         assert t.committed("lines", 0) == 21
+
+
+class AwaitsOldLine(AsyncBolt):
+    """Delays the line "old" once, and then awaits something for long."""
+
+    has_begun = is_delayed = False
+
+    async def execute(self, tup: Any, emit: Any) -> None:
+        if tup.value == b"old":
+            if not self.is_delayed:
+                self.is_delayed = True
+                raise RetryLater(20, "not yet")
+            self.has_begun = True
+            await asyncio.sleep(15)
+        emit(tup.value)
+
+
+class KeepsOldLine(Bolt):
+    """Delays the line "old" once, and then keeps it in hand until the line "end"."""
+
+    has_begun = is_delayed = False
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        if tup.value == b"old" and not self.is_delayed:
+            self.is_delayed = True
+            collector.fail(tup, "not yet", retry_after_s=20)
+            return
+        self.kept.append(tup)
+        self.has_begun = tup.value == b"old"
+        for each in [each for each in self.kept if each.value != b"old" or tup.value == b"end"]:
+            self.kept.remove(each)
+            collector.emit(each.value, anchors=each)
+            collector.ack(each)
+
+
+@pytest.mark.parametrize("of", [AwaitsOldLine, KeepsOldLine])
+def test_a_slow_retry_holds_no_line_up_however_many_offsets_are_between(of: Any) -> None:
+    bolt = of()
+    with running(bolt, partitions=1) as t:
+        t.send("lines", "old")
+        t.run_for(5)
+        t.cluster.topics["lines"].partitions[0].end_offset += 30_000  # as compaction leaves it
+        t.send("lines", "before")
+        t.run_until(lambda: bolt.has_begun)
+        for number in range(10):
+            t.send("lines", f"new{number}")
+        t.run_for(10)
+        assert len(t.values("words")) == 11
+        t.send("lines", "end")
+        t.run_until_done()
 
 
 def test_a_rewind_emits_its_records_again() -> None:

@@ -21,12 +21,13 @@ from acktree.spark.native.batch_producer import Addressed, BatchProducer
 from acktree.spark.native.switch import NativeOff
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.shared.per_process import PerProcess
-from acktree.spark.tasks.writing import batch_transaction, transactions
+from acktree.spark.tasks.writing import batch_transaction, record_transaction, transactions
 from acktree.spark.tasks.writing.batch_transaction import SINGLE_BYTES, BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction
 from acktree.wire.header import HEADER, single_headers
 from deadlines import stretched
+from proxy import proxy_of
 
 READ_TASK = ReadTaskName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
@@ -433,3 +434,26 @@ def test_a_producer_is_reused_until_it_is_fenced_or_has_written_a_lot(
     stranger.close()
     assert list(kept.pop_oldest()) == [third]
     third.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_that_does_not_pass_says_its_size_and_its_time(
+    kind: type[Transaction], bootstrap: str, topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(record_transaction, "FLUSH_TIMEOUT_S", 8.0)
+    monkeypatch.setattr(batch_transaction, "FLUSH_TIMEOUT_S", 8.0)
+    with proxy_of(bootstrap) as proxy:
+        held = BatchCommits(proxy.bootstrap, {}, unique)
+        transaction = kind(proxy.bootstrap, {"transaction.timeout.ms": "5000"}, unique)
+        assert transaction.begin(BATCH, READ_TASK, held)
+        proxy.bytes_per_s = 100_000
+        for _ in range(40):
+            transaction.produce(topic, b"x" * 50_000)
+        size_and_time = r"transaction of 2\.\d MB was open for \d+ s"
+        with pytest.raises((DeliveryFailed, TransactionLost), match=size_and_time):
+            transaction.flush_and_commit()
+        proxy.bytes_per_s = 1e9
+        transaction.abort()
+        transaction.close()
+        held.consumer.close()

@@ -69,6 +69,10 @@ class InvalidTimestamp(Unwritable):
     """A record's timestamp is further from now than its topic accepts; handled like TooLarge."""
 
 
+class OutputTooSlow(Unwritable):
+    """What was emitted for a tuple is more than passes to the broker in one transaction: the tuple fails."""
+
+
 class MissingPartition(AcktreeError):
     """A control topic has no partition for one of the topology's ackers."""
 

@@ -27,6 +27,10 @@ class BrokerUnreachable(AcktreeError):
     """No broker answered at the bootstrap address in time."""
 
 
+class TransactionTooSlow(AcktreeError):
+    """A broker answers, but the records of a transaction did not reach it in time."""
+
+
 class BrokerRefused(AcktreeError):
     """The broker rejected a request."""
 

@@ -4,6 +4,7 @@ Invariant: only tasks of simulated processes call it, and every answer follows f
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -105,6 +106,8 @@ class SimulatedWorld:
         self._networks: dict[Process, Network] = {}
         self.cut_off: set[Process] = set()
         """Processes that the broker does not answer."""
+        self.bytes_per_s = math.inf
+        """How fast the link of each process takes records to the broker."""
         self.delay_s: Callable[[], float] = lambda: kernel.random.uniform(SHORTEST_S, LONGEST_S)
         """How long the next request or answer takes."""
         self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
@@ -174,6 +177,7 @@ class SimulatedWorld:
         if found is None:
             found = Network(self.cluster, process, lambda: self.delay_s())
             found.is_cut_off = lambda: process in self.cut_off
+            found.bytes_per_s = lambda: self.bytes_per_s
             found.lose_response = lambda process, call: self.lose_response(process, call)
             self._networks[process] = found
         return found

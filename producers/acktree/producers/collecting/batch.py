@@ -216,6 +216,10 @@ class BatchCollector:
         """Fail one tuple of the batch, as ``Collector.fail``; what was emitted for it is replayed with it."""
         self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)
 
+    def check_size(self) -> None:
+        """Raise OutputTooSlow if what the batch has emitted is not likely to pass in one transaction."""
+        self._held.check_size()
+
     def finish(self) -> None:
         """Send what the batch has emitted, and ack the tuples of it that were not failed."""
         batch = self._current

@@ -4,10 +4,12 @@ Invariant: a fatal error is kept, so a bolt that swallows it acks nothing afterw
 """
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from acktree.producers.collecting.arithmetic.transaction_limit import TransactionLimit
 from acktree.producers.collecting.counters import Counters
 from acktree.producers.collecting.repeated_lines import RepeatedLines
 from acktree.producers.collecting.traces import about, named
@@ -18,7 +20,7 @@ from acktree.producers.columns import (
     Unwritten,
     produce_each,
 )
-from acktree.producers.errors import Unwritable, reason_of
+from acktree.producers.errors import OutputTooSlow, Unwritable, reason_of
 from acktree.producers.tuples import Tuple
 
 ProduceCall = tuple[Any, ...]
@@ -34,9 +36,23 @@ class ChildOutput:
         self.produce = produce
         self.held: list[ProduceCall] | None = None
         """What is kept instead of produced, if it is a list."""
+        self.limit: TransactionLimit | None = None
+        """Of the transactions in which they are written, if that is so."""
         self._produce_rows = produce_rows or partial(produce_each, produce)
         self._counters, self._lines = counters, lines
         self._fatal_error: Exception | None = None
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the output of one tuple is limited at present."""
+        return self.limit is not None and self.limit.tuple_bytes < math.inf
+
+    def check_size(self, size: int) -> None:
+        """Raise OutputTooSlow if so much output of one tuple, or batch, would not pass."""
+        if self.limit is not None and size > self.limit.tuple_bytes:
+            raise OutputTooSlow(
+                f"its output of {size / 1e6:.1f} MB does not pass within {self.limit.about()}"
+            )
 
     def write(self, parents: tuple[Tuple, ...], calls: Sequence[ProduceCall]) -> None:
         """Count children as emitted, and produce or hold them."""

@@ -352,8 +352,9 @@ class Collector:
             self.counters.dropped += tup._state is not DROPPED
             tup._state = DROPPED
 
-    def release(self) -> None:
-        """Send what is held back for the next commit; here nothing is held back."""
+    def release(self) -> bool:
+        """Send what is held back for the next commit; return whether more of it waits for another one."""
+        return False  # here nothing is held back
 
     def flush(self) -> None:
         """Pack and send all acks and fails. Raises the first fatal error of the output."""

@@ -9,14 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from acktree.producers.collecting.child_output import ChildOutput
+from acktree.producers.collecting.child_output import ChildOutput, ProduceCall
 from acktree.producers.collecting.counters import Counters
 from acktree.producers.columns import NO_TIMESTAMP, Column, Pairs, Payload, Rows
+from acktree.producers.errors import OutputTooSlow
 from acktree.producers.tuples import Tuple
 
 MAX_HELD_BYTES = 64 << 20
 CHILD_BYTES = 100
 """What a child costs beside its value."""
+
+
+def size_of(value: Payload, key: Payload) -> int:
+    """Return about how many bytes a child takes."""
+    return CHILD_BYTES + len(value or b"") + len(key or b"")
 
 
 class HeldChild(NamedTuple):
@@ -49,7 +55,19 @@ class TupleOutput:
         """Produce what is held of a tuple, which fails if some of it can never be written."""
         if held := self._children.held:
             self._children.held = []
+            if self._children.has_limit and not self._passes(tup, held):
+                return
             self._children.write_counted(self._children.produce, (tup,), held)
+
+    def _passes(self, tup: Tuple, held: Sequence[ProduceCall]) -> bool:
+        """Return whether what is held is likely to pass in a transaction; else the tuple fails."""
+        try:
+            self._children.check_size(sum(size_of(value, key) for _, value, key, *_ in held))
+        except OutputTooSlow as error:
+            self._counters.emitted -= len(held)
+            self._children.record_unwritable((tup,), error)
+            return False
+        return True
 
     def discard(self) -> None:
         """Forget what is held."""
@@ -105,6 +123,10 @@ class HeldOutput:
             parents, value, topic, key, headers, timestamp_ms = child
             call = (topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
             self._children.write_counted(self._produce, parents, (call,))
+
+    def check_size(self) -> None:
+        """Raise OutputTooSlow if what is held is not likely to pass in one transaction."""
+        self._children.check_size(self.held_bytes)
 
     def discard(self, *, was_sent: bool = False) -> None:
         """Forget what is held; unless some of it was sent, nothing was emitted."""

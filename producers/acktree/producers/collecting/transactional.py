@@ -2,10 +2,11 @@
 
 Invariant: nothing anchored to a tuple is sent before the tuple's ack, nor before the acks of all tuples it
 shares a child with, so a crash finds all of it done or none. Tuples beyond the window that a commit's
-metadata covers are held back. What is emitted unanchored is sent immediately.
+metadata covers are held back, where there is one. What is emitted unanchored is sent immediately.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from acktree.core.topology.registry import History
@@ -13,9 +14,9 @@ from acktree.producers.collecting.arithmetic.done_above import WINDOW_OFFSETS
 from acktree.producers.collecting.arithmetic.edge_pool import EdgePool
 from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.collector import Collector, UserHeaders
-from acktree.producers.collecting.held_output import HeldChild
+from acktree.producers.collecting.held_output import HeldChild, size_of
 from acktree.producers.columns import Produce, ProduceRows
-from acktree.producers.errors import Misuse
+from acktree.producers.errors import Misuse, OutputTooSlow
 from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Hand, Tuple, is_over
 
 
@@ -37,6 +38,11 @@ class TransactionGroup:
         self.outcomes: dict[Tuple, HeldFail | None] = {}
         self.children: list[HeldChild] = []
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the children take."""
+        return sum(size_of(child.value, child.key) for child in self.children)
+
     def merge(self, other: "TransactionGroup") -> None:
         """Add all of another group."""
         self.tuples |= other.tuples
@@ -57,6 +63,8 @@ class TransactionalCollector(Collector):
         produce_rows: ProduceRows | None = None,
     ) -> None:
         super().__init__(bolt, history, packer, produce, edges, produce_rows)
+        self.window_offsets: float = WINDOW_OFFSETS
+        """How far above the frontier a commit can name offsets as done; ``math.inf``: any distance."""
         self._groups: dict[Tuple, TransactionGroup] = {}
 
     def _emit_for(
@@ -125,15 +133,31 @@ class TransactionalCollector(Collector):
                 group.outcomes.pop(tup, None)
         super().drop(dropped)
 
-    def release(self) -> None:
-        """Send the groups whose tuples are all acked or failed, except those beyond a partition's window."""
+    def release(self) -> bool:
+        """Send the groups whose tuples are all acked or failed, except those beyond a partition's window.
+
+        Of much output only what a transaction takes; return whether there is more.
+        """
         in_order = dict.fromkeys(self._groups.values())
-        ready = {group for group in in_order if len(group.outcomes) == len(group.tuples)}
-        while beyond := self._beyond_window(ready):
+        complete = [group for group in in_order if len(group.outcomes) == len(group.tuples)]
+        ready = set(self._first_of(complete))
+        has_more = len(ready) < len(complete)
+        while self.window_offsets < math.inf and (beyond := self._beyond_window(ready)):
             ready -= beyond
         for group in in_order:
             if group in ready:
                 self._send_group(group)
+        return has_more
+
+    def _first_of(self, complete: Sequence[TransactionGroup]) -> Iterator[TransactionGroup]:
+        """Yield the first groups, at least one, up to the limit of a transaction."""
+        size = 0
+        for group in complete:
+            yield group
+            if self.children.limit is not None:
+                size += group.size
+                if size >= self.children.limit.bytes:
+                    return
 
     def _beyond_window(self, ready: set[TransactionGroup]) -> set[TransactionGroup]:
         """Return the groups with a tuple too far above the frontier left once the others are sent."""
@@ -153,8 +177,8 @@ class TransactionalCollector(Collector):
         """Return the first offset beyond the window of a commit once ``ready`` has left this hand."""
         for offset, tup in hand.items():
             if self._groups.get(tup) not in ready:
-                return offset + WINDOW_OFFSETS
-        return float("inf")
+                return offset + self.window_offsets
+        return math.inf
 
     def _send_group(self, group: TransactionGroup) -> None:
         for tup, fail in group.outcomes.items():
@@ -162,6 +186,10 @@ class TransactionalCollector(Collector):
             tup._state = IN_HAND
             if fail is not None:
                 super()._fail(tup, *fail)
+        try:
+            self.children.check_size(group.size if self.children.has_limit else 0)
+        except OutputTooSlow as error:
+            self.children.record_unwritable(tuple(group.outcomes), error)
         for child in group.children:
             acked = tuple(each for each in child.parents if each in group.outcomes and _may_be_acked(each))
             if acked:

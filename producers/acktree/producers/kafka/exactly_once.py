@@ -11,6 +11,7 @@ import math
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -20,10 +21,19 @@ from acktree.core.kafka.errors import clear_errors, is_forbidden, is_producer_lo
 from acktree.core.kafka.outages import log_retry
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.reports.liveness import Liveness
+from acktree.producers.collecting.arithmetic.transaction_limit import CHECKED_BYTES, TransactionLimit
+from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.collecting.held_output import size_of
+from acktree.producers.columns import NO_TIMESTAMP
 from acktree.producers.errors import DeliveryFailed, TransactionAborted
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.fencing import TRANSACTION_TIMEOUT_MS, end_transactions, transactional_id_of
-from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer, log
+from acktree.producers.kafka.output import (
+    STOP_TIMEOUT_S,
+    BufferedProducer,
+    log,
+    wait_until_passed,
+)
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
 
 NAMES = uuid.UUID("6f0c3f1e-6a43-4d0c-9d0b-5d1f6f1c2a77")
@@ -32,6 +42,10 @@ REQUEST_TIMEOUT_S = 5.0
 """How long a call waits for the broker before it is retried."""
 CALL_DEADLINE_S = 10.0
 """A call that has not returned after this long, despite its own timeout, may never return."""
+PASS_TIMEOUT_S = 7.0
+"""How long much output may take to pass, of TRANSACTION_TIMEOUT_MS."""
+SLOW_S = 60.0
+"""For how long a tuple fails whose output would not pass at the rate that was measured."""
 _LOST_WITH_TRANSACTION = frozenset(
     (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 )
@@ -43,7 +57,7 @@ class ProducerLost(Exception):
 
 
 class ExactlyOnce(BufferedProducer):
-    """Commits a transaction every 100 ms or 10,000 records."""
+    """Commits a transaction every 100 ms, 10,000 records or 16 MB; on a slow link with less."""
 
     ack_interval_s = 0.1
     sends_acks_early = False
@@ -57,8 +71,9 @@ class ExactlyOnce(BufferedProducer):
         group: str,
         limits: Limits = NO_LIMITS,
         progress: Liveness | None = None,
+        on_full: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin a transaction; the group generation fences zombies.
+        """Begin a transaction; the group generation fences zombies. ``on_full``: called when it is full.
 
         The transactional id is this process's alone. With ``group.instance.id`` it is that name's: what a
         process of that name left open when it died ends here, before this one is a member of the group.
@@ -73,12 +88,40 @@ class ExactlyOnce(BufferedProducer):
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
         self.must_abort = False
+        self._limit = self.limit = TransactionLimit(PASS_TIMEOUT_S)
+        self._bytes = self._count = 0
+        """What was produced since the last commit."""
+        self._began_s = self._slow_until_s = 0.0
+        self._on_full = on_full
         self._bootstrap, self._user = bootstrap, user
         self._nontransactional: BufferedProducer | None = None
         super().__init__(settings, limits, progress)
         with clear_errors(bootstrap):
             retry_until_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S), wait_if_away=True)
             self.producer.begin_transaction()
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        """Whether the transaction has as much output as is likely to pass in time."""
+        return self._bytes >= self._limit.bytes
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        on_delivery: Callable[[KafkaError | None, Any], None] | None = None,
+    ) -> None:
+        """Queue a record of the transaction; see ``BufferedProducer.produce``."""
+        if not self._count:
+            self._began_s = world.monotonic_s()
+        super().produce(topic, value, key, headers, timestamp_ms, on_delivery)
+        self._count += 1
+        self._bytes += size_of(value, key)
+        if self._bytes >= self._limit.bytes:
+            self._on_full()
 
     def _replace_producer(self) -> None:
         """Create a new producer with the same transactional id, as soon as the broker answers.
@@ -88,7 +131,8 @@ class ExactlyOnce(BufferedProducer):
         """
         while True:
             self._connect()
-            self.must_abort = self.has_written = False
+            self.must_abort = False
+            self._clear()
             try:
                 self.call_with_retries(partial(self.producer.init_transactions, REQUEST_TIMEOUT_S))
                 self.call_with_retries(partial(self.producer.begin_transaction))
@@ -184,9 +228,13 @@ class ExactlyOnce(BufferedProducer):
     def commit(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> None:
         # Life of an ack, step 7.
         self._check()
+        if world.monotonic_s() > self._slow_until_s:
+            self._limit.tuple_bytes = math.inf
         if not offsets and not self.has_written and not self.must_abort:
             return  # the broker knows of no transaction: this one continues
         try:
+            if self._bytes >= CHECKED_BYTES and not self.must_abort:
+                self._wait_until_passed()
             if self.must_abort:
                 raise TransactionAborted("a record could not be added to the transaction or timed out")
             if offsets:
@@ -197,11 +245,36 @@ class ExactlyOnce(BufferedProducer):
         except TransactionAborted:
             self.call_with_retries(partial(self.producer.abort_transaction, REQUEST_TIMEOUT_S))
             self._check()
-            self.must_abort = self.has_written = False
+            self.must_abort = False
+            self._clear()
             self.call_with_retries(partial(self.producer.begin_transaction))
             raise
-        self.has_written = False
+        if self._bytes < CHECKED_BYTES:
+            self._limit.allow_more_tuples()
+        self._clear()
         self.call_with_retries(partial(self.producer.begin_transaction))
+
+    def _clear(self) -> None:
+        self.has_written, self._bytes, self._count = False, 0, 0
+
+    def _wait_until_passed(self) -> None:
+        """Wait until much output has passed. Raises TransactionAborted: it does not in time."""
+        try:
+            passage = wait_until_passed(self.producer, self._count, self._began_s, PASS_TIMEOUT_S)
+        except KafkaException as error:
+            if is_producer_lost(error.args[0]):
+                raise ProducerLost(error.args[0].str()) from error
+            raise
+        self._check()
+        if passage is None or self.must_abort:
+            return  # like any transaction while the broker is away
+        self._limit.update(self._bytes, passage, self.executed)
+        if not passage.is_whole:
+            self._slow_until_s = world.monotonic_s() + SLOW_S
+            raise TransactionAborted(
+                f"{self._bytes / 1e6:.1f} MB of output did not pass within {PASS_TIMEOUT_S:g} s "
+                f"({passage.rate(self._bytes) / 1e6:.1f} MB/s)"
+            )
 
     def call_with_retries(self, call: Callable[[], object]) -> None:
         """Make a transactional call, and retry it while its error is retriable.

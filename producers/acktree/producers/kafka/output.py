@@ -16,6 +16,7 @@ from acktree.core.kafka.clients import make_producer, wait_until_delivered
 from acktree.core.kafka.errors import is_forbidden
 from acktree.core.kafka.outages import log_retry
 from acktree.core.reports.liveness import Liveness
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage, TransactionLimit
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
@@ -28,6 +29,10 @@ STOP_TIMEOUT_S = 30.0
 
 PARTITION_UA = -1
 """RD_KAFKA_PARTITION_UA: the partitioner chooses."""
+
+SILENT_S = 5.0
+"""A broker that confirms nothing for so long is away; one behind a slow link goes on confirming."""
+FLUSH_S = 0.5
 
 log = logging.getLogger("acktree.bolt")
 
@@ -43,6 +48,10 @@ class Output(Protocol):
     must_abort: bool
     """Set when what was produced since the last commit may not be committed, because the group has given its
     inputs to another member; without a transaction it changes nothing."""
+    limit: TransactionLimit | None
+    """How much may be in a transaction; None without transactions."""
+    executed: int
+    """How many tuples were executed since the last commit; the worker sets it before each one."""
     owner: bytes
     """Names this worker to the next owner of its partitions, in every commit; empty where nobody needs it."""
 
@@ -57,6 +66,11 @@ class Output(Protocol):
     ) -> None: ...
 
     def produce_rows(self, topic: str, rows: Rows) -> Unwritten: ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much was produced that a commit should follow."""
+        ...
 
     def send(self, topic: str, partition: int, value: bytes) -> None: ...
 
@@ -117,6 +131,9 @@ class FirstDeliveryError:
 class BufferedProducer:
     """A producer that waits while its queue is full, and remembers its first delivery error."""
 
+    limit: TransactionLimit | None = None
+    executed = 0
+    is_full = False
     growth_timeout_s = 30.0
     """How long to wait for a partition that the topology says is there."""
 
@@ -280,6 +297,22 @@ class BufferedProducer:
                 f"the broker did not accept all records within {STOP_TIMEOUT_S:g} s of the stop; "
                 "their inputs were not committed and will be read again"
             )
+
+
+def wait_until_passed(producer: Producer, count: int, since_s: float, timeout_s: float) -> Passage | None:
+    """Wait until the broker has confirmed ``count`` records, for so long after ``since_s``.
+
+    Return how far it has; None if it does not confirm anything any more. Raises as ``wait_until_delivered``.
+    """
+    last, last_s = count, since_s
+    while (left := wait_until_delivered(producer, FLUSH_S)) > 0:
+        now_s = world.monotonic_s()
+        if left < last:
+            last, last_s = left, now_s
+        if now_s >= since_s + timeout_s:
+            is_silent = now_s > last_s + SILENT_S
+            return None if is_silent else Passage(max(0.0, 1 - left / count), now_s - since_s)
+    return Passage(1.0, world.monotonic_s() - since_s)
 
 
 def missing_partition(topic: str, partition: int) -> MissingPartition:

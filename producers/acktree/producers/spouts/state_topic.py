@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
-from acktree.core.errors import BrokerRefused, BrokerUnreachable
+from acktree.core.errors import BrokerRefused, BrokerUnreachable, TransactionTooSlow
 from acktree.core.kafka.clients import (
     BROKER_TIMEOUT_S,
     ask_bounds,
@@ -35,8 +35,9 @@ from acktree.core.kafka.errors import (
 )
 from acktree.core.kafka.log_reader import Found, LogRange, LogReader, reader_settings
 from acktree.core.kafka.settings import ANY_SIZE, Settings, producer_settings
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage
 from acktree.producers.columns import NO_TIMESTAMP, Pairs
-from acktree.producers.kafka.output import PARTITION_UA
+from acktree.producers.kafka.output import PARTITION_UA, wait_until_passed
 from acktree.wire.dead_letter import Headers
 from acktree.wire.errors import AcktreeError, MalformedRecord
 from acktree.wire.state_records import (
@@ -60,7 +61,8 @@ READ_TIMEOUT_S = 90.0
 """How long a start waits for a record: longer than the open transaction of a dead driver may last."""
 COMMIT_TIMEOUT_S = 60.0
 """How long a transaction is repeated whose answer is lost: as long as librdkafka repeats a commit."""
-
+PASS_TIMEOUT_S = 10.0
+"""How long output that is sent ahead of its state may take: most of TRANSACTION_TIMEOUT_MS."""
 
 OutputRecord = tuple[str, bytes | str | None, bytes | str | None, Pairs | None, int, int]
 """A record of a stage, or one of its acker updates: topic, value, key, headers, timestamp, partition."""
@@ -135,8 +137,12 @@ class StateTopic:
         self._admin, self._bootstrap, self._user = admin, bootstrap, user
         self._group, self.topic, self._owner, self._start_key = group, topic, owner, start_key
         self._version, self._fenced = version, ""
+        self._sent: list[OutputRecord] = []
+        """What the open transaction has already, if one is open between two calls."""
+        self._began_s = 0.0
         settings = {**user, **ANY_SIZE}
         self._settings = producer_settings(bootstrap, settings, transactional_id=owner, linger_ms=0, **ours)
+        self._timeout_s = float(self._settings.get("transaction.timeout.ms", 60_000)) / 1000
 
     def take_over(
         self, states: AnyStates, others: Callable[[AnyStates], Iterable[str]] = lambda _: ()
@@ -291,18 +297,74 @@ class StateTopic:
         Raises:
             ZombieDriver: a newer owner has started, or the broker has ended the transaction of this one.
             BrokerUnreachable: no answer; what was written is unknown until the next start.
+            TransactionTooSlow: a broker answers, but the records did not all reach it.
             BrokerRefused: the topic does not take a record, and the text says what to set; for any other
                 reason, see its docstring.
             NotAuthorized: see its docstring.
         """
-        self.check_fenced()
         until_s = world.monotonic_s() + timeout_s
-        try:
+        with self._unless_fenced():
+            if self._sent and list(output[: len(self._sent)]) != self._sent:
+                self._drop_sent(until_s)
             while not self._is_committed(records, letters, output, until_s):
                 pass
+
+    def send(self, output: Sequence[OutputRecord]) -> Passage:
+        """Begin the transaction of the next commit with the output that it begins with.
+
+        What does not pass within PASS_TIMEOUT_S is aborted: nothing of it is written. While no broker
+        confirms anything it is tried again, for COMMIT_TIMEOUT_S.
+
+        Raises:
+            What ``commit`` raises.
+        """
+        until_s = world.monotonic_s() + COMMIT_TIMEOUT_S
+        with self._unless_fenced():
+            if self._sent:
+                self._drop_sent(until_s)
+            while (passage := self._try_to_send(output, until_s)) is None:
+                pass
+        return passage
+
+    @contextmanager
+    def _unless_fenced(self) -> Iterator[None]:
+        self.check_fenced()
+        try:
+            yield
         except ZombieDriver as error:
             self._fenced = str(error)
             raise
+
+    def _drop_sent(self, until_s: float) -> None:
+        """Abort the transaction that has output which is not committed."""
+        self._sent = []
+        if (failed := self._end_transaction(until_s)) is not None:
+            self._check(failed.args[0], failed)
+            raise as_clear_error(failed.args[0], self._bootstrap) from failed
+
+    def _try_to_send(self, output: Sequence[OutputRecord], until_s: float) -> Passage | None:
+        """Send output once; None if it was aborted for a reason that passes."""
+        try:
+            self._begin_transaction()
+            self._queue_all({}, (), output, [])
+            passage = wait_until_passed(self._producer, len(output), self._began_s, PASS_TIMEOUT_S)
+        except KafkaException as error:
+            self._check(error.args[0], error)
+            if not error.args[0].txn_requires_abort():
+                raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
+            self._abort(error, {}, [], until_s, bytes_of({}, (), output))
+            return None
+        if passage is not None and passage.is_whole:
+            self._sent = list(output)
+            return passage
+        self._drop_sent(until_s)
+        if passage is None and world.monotonic_s() > until_s:
+            raise self._too_slow(bytes_of({}, (), output), KafkaError(KafkaError._MSG_TIMED_OUT))
+        return passage
+
+    def _begin_transaction(self) -> None:
+        self._producer.begin_transaction()
+        self._began_s = world.monotonic_s()
 
     def check_fenced(self) -> None:
         """Raise ZombieDriver if a commit has: the driver commits once more when it is closed."""
@@ -318,9 +380,11 @@ class StateTopic:
     ) -> bool:
         """Try one transaction; False if it was aborted for a reason that passes."""
         refused: list[tuple[DeadLetter, KafkaError]] = []
+        sent, self._sent = len(self._sent), []
         try:
-            self._producer.begin_transaction()
-            self._queue_all(records, letters, output, refused)
+            if not sent:
+                self._begin_transaction()
+            self._queue_all(records, letters, output[sent:], refused)
             if letters:
                 wait_until_delivered(self._producer, BROKER_TIMEOUT_S)  # so that their reports are served
             self._repeated(partial(self._producer.commit_transaction, BROKER_TIMEOUT_S), until_s)
@@ -329,7 +393,7 @@ class StateTopic:
             self._check(error.args[0], error)
             if not error.args[0].txn_requires_abort():
                 raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
-            self._abort(error, records, refused, until_s)
+            self._abort(error, records, refused, until_s, bytes_of(records, letters, output))
             return False
 
     def _queue_all(
@@ -398,8 +462,9 @@ class StateTopic:
         records: Mapping[bytes, bytes | None],
         refused: Sequence[tuple[DeadLetter, KafkaError]],
         until_s: float,
+        size: int,
     ) -> None:
-        """Abort the transaction, and shorten the letters that were too large.
+        """Abort the transaction of this size, and shorten the letters that were too large.
 
         Raises what has failed it if that does not pass, else what fails the abort.
         """
@@ -411,15 +476,24 @@ class StateTopic:
             letter.shorten()
         passes = too_large or all(map(_passes, (cause.args[0], *(error for _, error in refused))))
         if world.monotonic_s() > until_s or not passes:
-            if not refused and cause.args[0].code() in _TOO_LARGE:
+            if records and not refused and cause.args[0].code() in _TOO_LARGE:
                 raise BrokerRefused(_about_largest(records, self.topic)) from cause
             topic, reason = (refused[0][0].topic, refused[0][1]) if refused else (self.topic, cause.args[0])
             if reason.code() in _EXPIRED:
-                raise unreachable(self._bootstrap, reason) from cause
+                is_away = failed is not None  # else a broker has answered meanwhile
+                away, slow = unreachable(self._bootstrap, reason), self._too_slow(size, reason)
+                raise (away if is_away else slow) from cause
             raise as_clear_error(reason, self._bootstrap, f"topic {topic}") from cause
         if failed is not None:
             self._check(failed.args[0], failed)
             raise as_clear_error(failed.args[0], self._bootstrap) from failed
+
+    def _too_slow(self, size: int, reason: KafkaError) -> TransactionTooSlow:
+        return TransactionTooSlow(
+            f"the broker at {self._bootstrap} answers, but did not take all of a transaction of "
+            f"{size / 1e6:.1f} MB within {self._timeout_s:g} s ({reason.str()}): the link is too slow for "
+            "it, or one of its partitions has no leader"
+        )
 
     def _end_transaction(self, until_s: float) -> KafkaException | None:
         """Abort the transaction; return why that fails."""
@@ -478,6 +552,18 @@ def _about_largest(records: Mapping[bytes, bytes | None], topic: str) -> str:
         "nothing is committed until it accepts it. Run: kafka-configs.sh --bootstrap-server ADDRESS --alter "
         f"--topic {topic} --add-config max.message.bytes={limit},segment.bytes={2 * limit}"
     )
+
+
+def bytes_of(
+    records: Mapping[bytes, bytes | None], letters: Sequence[DeadLetter], output: Sequence[OutputRecord]
+) -> int:
+    """Return how large a transaction is, without headers."""
+    contents = [
+        *records.items(),
+        *((key, value) for key, value, _ in (letter.forms[0] for letter in letters)),
+        *((key, value) for _, value, key, *_ in output),
+    ]
+    return sum(len(key or b"") + len(value or b"") for key, value in contents)
 
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)

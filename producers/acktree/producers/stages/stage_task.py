@@ -6,7 +6,9 @@ fails in the stage never reaches an acker: the ledger records the failure immedi
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -16,12 +18,15 @@ from pyroaring import BitMap64
 from acktree.core import world
 from acktree.core.errors import BrokerUnreachable
 from acktree.core.kafka.log_reader import Found, LogRange
+from acktree.core.kafka.outages import log_retry
 from acktree.core.reports.liveness import Liveness
 from acktree.core.reports.stats import Report
 from acktree.core.topology.file import BoltTable, SpoutTable
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collecting.arithmetic.packing import inits_of_tasks
-from acktree.producers.collecting.held_output import CHILD_BYTES
+from acktree.producers.collecting.arithmetic.transaction_limit import CHECKED_BYTES, Passage, TransactionLimit
+from acktree.producers.collecting.held_output import size_of
+from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.columns import NO_TIMESTAMP, Pairs, Payload
 from acktree.producers.errors import ExecuteHangs, Reject
 from acktree.producers.kafka.output import PARTITION_UA
@@ -32,10 +37,11 @@ from acktree.producers.spouts.driver.spout_driver import SpoutDriver
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.producers.spouts.driver.spout_sources import TasksChanged
 from acktree.producers.spouts.outside_commit import GroupInUse
-from acktree.producers.spouts.state_topic import OutputRecord, control_record
+from acktree.producers.spouts.state_topic import PASS_TIMEOUT_S, OutputRecord, control_record
 from acktree.producers.stages.planned_records import PlannedRecords
 from acktree.producers.stages.root_packer import FinishedRoots, RootPacker, RootSums
 from acktree.producers.stages.source_reader import SourceReader
+from acktree.producers.stages.transactions import Transaction, cut
 from acktree.producers.tuples import Place, Record, Tuple, place_of
 from acktree.producers.worker.execute_limit import ExecuteLimit
 from acktree.producers.worker.executing.batch_sizing import Turn
@@ -47,9 +53,9 @@ from acktree.producers.worker.executing.bolt_kinds import (
     make_execution,
 )
 from acktree.producers.worker.executing.execution import fail
-from acktree.wire.control_records import Absent, Cause, Failure, Span
+from acktree.wire.control_records import Absent, Cause, Fail, Failure, Span
 from acktree.wire.errors import MalformedRecord
-from acktree.wire.ids import IdArray, root_ids
+from acktree.wire.ids import root_ids
 from acktree.wire.state_records import StateStart
 
 IDLE_WAIT_S = 0.05
@@ -59,7 +65,7 @@ BUSY_WAIT_S = 0.002
 COMMIT_INTERVAL_S = 0.01
 """What is finished waits at most so long for its transaction, so that many share one."""
 COMMIT_RECORDS, COMMIT_BYTES = 10_000, 16 << 20
-"""With so much output a transaction follows, and the turn ends after its current record."""
+"""With so much output a transaction follows, and the turn ends after its record; less on a slow link."""
 LEADER_CHECK_S = 2.0
 MAX_PLANNED = 2_000
 """At most this many records wait for the function, unless it takes more at a time."""
@@ -86,10 +92,15 @@ class StageTask:
         self._limits = read_limits(bootstrap, [*table.emits, latest.ack_init_topic], user)
         self._output: list[OutputRecord] = []
         self._output_bytes = 0
+        self._size_limit = TransactionLimit(PASS_TIMEOUT_S, COMMIT_BYTES)
+        self._transactions: deque[Transaction] = deque()
+        """What is finished and not written yet, where that does not fit into one transaction."""
         self._packer = RootPacker(self._history, self.task, lambda *_: None)
         make_collector = collector_of(stage, exactly_once=True)
         self._collector = make_collector(self.name, self._history, self._packer, self._produce)
         self._collector.sums = RootSums(self.name, self._packer)
+        if isinstance(self._collector, TransactionalCollector):
+            self._collector.window_offsets = math.inf  # the state of a slot holds any set of offsets
         as_table = table_of(table)
         configure(self._collector, stage, as_table, self.name, user)
         self._planned = PlannedRecords()
@@ -177,7 +188,7 @@ class StageTask:
         try:
             if is_whole:
                 with self._collector.guard:
-                    self._write()
+                    self._write_all()
         finally:
             self._collector.lines.flush(is_last=True)
             self.close()
@@ -200,15 +211,20 @@ class StageTask:
         self._check_damaged()
         self._add_waiting()
         self._plan()
-        if self._execution.takes_records and (records := self._planned.take(self._room())):
+        if self._takes_records and (records := self._planned.take(self._room())):
             with self._collector.guard:
                 self._planned.put_back(self._execution.run(records))
         self._execution.wait()
         with self._collector.guard:
             self._serve()
 
+    @property
+    def _takes_records(self) -> bool:
+        """Whether records may be executed: not while the output of others waits for its transaction."""
+        return self._execution.takes_records and not self._transactions
+
     def _wait_s(self) -> float:
-        if self._planned and self._execution.takes_records:
+        if self._transactions or (self._planned and self._takes_records):
             return 0.0
         return BUSY_WAIT_S if self._execution.is_busy or self._collector.has_unsent else IDLE_WAIT_S
 
@@ -389,8 +405,8 @@ class StageTask:
         if self._limits.are_any or timestamp_ms:
             self._limits.check(topic, value, key, headers, timestamp_ms)
         self._output.append((topic, value, key, headers, timestamp_ms, PARTITION_UA))
-        self._output_bytes += CHILD_BYTES + len(value or b"") + len(key or b"")
-        if self._output_bytes >= COMMIT_BYTES:
+        self._output_bytes += size_of(value, key)
+        if self._output_bytes >= self._size_limit.bytes:
             self._turn_limit.end()
 
     def _serve(self) -> None:
@@ -399,33 +415,91 @@ class StageTask:
         if self._limit.limit_s:
             self._limit.check()
         now_s = world.monotonic_s()
-        is_much = len(self._output) >= COMMIT_RECORDS or self._output_bytes >= COMMIT_BYTES
-        if is_much or now_s >= self._next_commit_s:
+        is_much = len(self._output) >= COMMIT_RECORDS or self._output_bytes >= self._size_limit.bytes
+        if self._transactions or is_much or now_s >= self._next_commit_s:
             self._write()
             self._next_commit_s = now_s + COMMIT_INTERVAL_S
 
     def _write(self) -> None:
-        """Write what is finished, in one transaction with the state that says so."""
+        """Write what is finished, in one transaction with the state that says so, or the first of several."""
+        if not self._transactions:
+            self._transactions += self._take_finished()
+        if self._transactions:
+            with self.progress.waiting():
+                self._write_transaction(self._transactions.popleft())
+
+    def _write_all(self) -> None:
+        """Write what is finished, in as many transactions as that takes."""
+        self._transactions += self._take_finished()
+        while self._transactions:
+            self._write()
+
+    def _take_finished(self) -> list[Transaction]:
+        """Return, once, what is finished, as transactions that are likely to pass."""
         self._collector.release()
         self._collector.flush()
-        finished = self._packer.take()
-        inits = [record for each in finished for record in self._inits(each)]
-        output, self._output, self._output_bytes = [*self._output, *inits], [], 0
-        failures: list[Failure] = []
-        places = {slot: place for place, (slot, _) in self._driver.places().items()}
-        for each in finished:
-            self._end_writing(places, each.version, each.entries["root"], has_failed=False)
-            failed = np.array([fail.root for fail in each.failed], np.uint64)
-            self._end_writing(places, each.version, failed, has_failed=True)
-            failures += [
-                Failure(
-                    fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple
-                )
-                for fail in each.failed
-            ]
-        if output or finished:
-            with self.progress.waiting():
-                self._driver.write(output, failures)
+        whole = Transaction(self._packer.take(), self._output, self._output_bytes)
+        self._output, self._output_bytes = [], 0
+        if not whole.finished and not whole.output:
+            return []
+        limit = self._size_limit.bytes
+        return [whole] if whole.size <= 2 * limit else cut(whole, limit)
+
+    def _write_transaction(self, transaction: Transaction) -> None:
+        """Write a transaction; one of some size only if its output passes, which is then sent first."""
+        if transaction.size >= CHECKED_BYTES:
+            transaction = self._write_failures(transaction)
+            output = self._output_of(transaction)
+            passage = self._driver.send(output)
+            self._size_limit.update(transaction.size, passage)
+            if not passage.is_whole:
+                self._divide(transaction, passage)
+                return
+        else:
+            output = self._output_of(transaction)
+        self._end_writing(transaction.finished)
+        self._driver.write(output, self._failures(transaction.finished))
+
+    def _output_of(self, transaction: Transaction) -> list[OutputRecord]:
+        inits = [record for each in transaction.finished for record in self._inits(each)]
+        return [*transaction.output, *inits]
+
+    def _write_failures(self, transaction: Transaction) -> Transaction:
+        """Write the failures of a transaction, and return it without them."""
+        failed = [FinishedRoots(each.version, each.entries[:0], each.failed) for each in transaction.finished]
+        if failures := self._failures(failed):
+            self._end_writing(failed)
+            self._driver.write([], failures)
+        return transaction._replace(
+            finished=[FinishedRoots(version, entries, ()) for version, entries, _ in transaction.finished]
+        )
+
+    def _divide(self, transaction: Transaction, passage: Passage) -> None:
+        """Let parts of what has not passed be written next; what cannot be divided fails in the end."""
+        parts = cut(transaction, self._size_limit.bytes)
+        if len(parts) == 1 and (transaction.tries or 2 * passage.confirmed < 1):
+            self._fail_slow(transaction, passage)
+            return
+        if len(parts) == 1:
+            parts = [transaction._replace(tries=1)]
+        text = "%.1f MB of output did not pass within %g s; it is written in %d transactions"
+        log_retry(log, text, transaction.size / 1e6, PASS_TIMEOUT_S, len(parts), action="transaction_split")
+        self._transactions.extendleft(reversed(parts))
+
+    def _fail_slow(self, transaction: Transaction, passage: Passage) -> None:
+        """Fail the records whose output does not pass."""
+        reason = (
+            f"its output of {transaction.size / 1e6:.1f} MB did not pass within {PASS_TIMEOUT_S:g} s "
+            f"({passage.rate(transaction.size) / 1e6:.1f} MB/s)"
+        )
+        slow = [
+            FinishedRoots(version, entries[:0], [Fail(root, reason) for root in entries["root"].tolist()])
+            for version, entries, _ in transaction.finished
+        ]
+        text = "%d records of spout %s failed: %s"
+        count = sum(len(each.failed) for each in slow)
+        log.warning(text, count, self.name, reason, extra={"action": "output_too_slow"})
+        self._write_failures(Transaction(slow, (), 0))
 
     def _inits(self, finished: FinishedRoots) -> list[OutputRecord]:
         published = self._history.at(finished.version)
@@ -434,11 +508,21 @@ class StageTask:
             for partition, record in inits_of_tasks(published, finished.entries)
         ]
 
-    def _end_writing(
-        self, places: Mapping[int, Place], version: int, roots: IdArray, *, has_failed: bool
-    ) -> None:
-        for slot, offsets in self._planned.finish(roots, places.get).items():
-            self._driver.end_writing(slot, BitMap64(offsets), version, has_failed=has_failed)
+    def _failures(self, finished: Sequence[FinishedRoots]) -> list[Failure]:
+        return [
+            Failure(fail.root, Cause.FAILED, self.task, fail.reason, fail.retry_after_ms, fail.failed_tuple)
+            for each in finished
+            for fail in each.failed
+        ]
+
+    def _end_writing(self, finished: Sequence[FinishedRoots]) -> None:
+        """Record that these are no longer unwritten, for the next commit."""
+        places = {slot: place for place, (slot, _) in self._driver.places().items()}
+        for version, entries, fails in finished:
+            failed = np.array([fail.root for fail in fails], np.uint64)
+            for roots, has_failed in ((entries["root"], False), (failed, True)):
+                for slot, offsets in self._planned.finish(roots, places.get).items():
+                    self._driver.end_writing(slot, BitMap64(offsets), version, has_failed=has_failed)
 
 
 def table_of(spout: SpoutTable) -> BoltTable:

@@ -81,26 +81,28 @@ class InputCommits:
         The inputs of partitions that stay are read again.
         """
         try:
-            self._flush_and_commit(leaving, in_callback)
+            while self._flush_and_commit(leaving, in_callback):
+                pass
         except TransactionAborted as error:
             log.warning("%s; the next owner reads them again", error, extra={"action": "aborted"})
             self.must_rewind = True
 
-    def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
-        """Send everything, then commit the frontiers of the inputs.
+    def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> bool:
+        """Send what a commit takes, then commit the frontiers of the inputs; return whether more waits.
 
         Raises:
             TransactionAborted: this transaction, or one whose inputs have not been read again yet.
         """
         if self.must_rewind:
             raise TransactionAborted("the inputs of the lost transaction have not been read again yet")
-        self._collector.release()
+        has_more = self._collector.release()
         offsets = self._inputs.frontiers(leaving)
         self._collector.flush()
         with self._progress.waiting():
             is_committed = self._output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
         if is_committed:
             self._inputs.mark_committed(offsets, leaving)
+        return has_more
 
     def drop(self, places: list[Place] | None) -> None:
         """Release the tuples in hand of partitions that will be read again, None for all."""

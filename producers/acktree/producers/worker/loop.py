@@ -119,6 +119,7 @@ class Worker:
         self._collector = make_collector(
             self.name, self._history, packer, output.produce, produce_rows=output.produce_rows
         )
+        self._collector.children.limit = output.limit
         configure(self._collector, bolt, latest.bolts[self.name], self.name, self._user)
         intake = Intake(self.name, self._history, self._load_version)
         inputs = self._inputs
@@ -165,7 +166,14 @@ class Worker:
         limits = read_limits(self._bootstrap, topics, self._user)
         group = latest.group_of(self.name)
         if self._exactly_once:
-            return ExactlyOnce(self._bootstrap, self._user, group, limits, self.progress)
+            return ExactlyOnce(
+                self._bootstrap,
+                self._user,
+                group,
+                limits,
+                self.progress,
+                on_full=lambda: self._turn_limit.end(),
+            )
         return AtLeastOnce(
             self._bootstrap,
             self._user,
@@ -257,6 +265,8 @@ class Worker:
         max_records = self._execution.max_records
         if (limit := self._execution.max_in_hand) is not None:
             max_records = min(max_records, self._inputs.back_pressure.room(self._inputs.hands, limit))
+        if self.output.limit is not None:
+            max_records = min(max_records, self.output.limit.tuples)
         records = self._inputs.read(self._wait_s(), max_records)
         if records and not self._inputs.names_owner:
             self._inputs.put_back(records)
@@ -290,7 +300,9 @@ class Worker:
         if self._limit.limit_s:
             self._limit.check()
         executed = self._collector.counters.executed
-        if now_s >= self._next_commit_s or executed - self._executed_at_commit >= self.output.commit_records:
+        count = executed - self._executed_at_commit
+        if now_s >= self._next_commit_s or count >= self.output.commit_records or self.output.is_full:
+            self.output.executed = count
             self._commits.commit()
             self._executed_at_commit = executed
             self._next_commit_s = world.monotonic_s() + self.output.commit_interval_s

@@ -16,6 +16,7 @@ from acktree.core.errors import (
     NotAuthenticated,
     NotAuthorized,
     RefusedSetting,
+    TransactionTooSlow,
 )
 from acktree.wire.errors import AcktreeError
 
@@ -160,8 +161,8 @@ def is_forbidden(error: Any) -> bool:
 
 
 def was_transient(error: BaseException) -> bool:
-    """Return whether an acktree error means only that the broker is away or not ready yet."""
-    if isinstance(error, BrokerUnreachable):
+    """Return whether an acktree error means only that the broker is away, not ready yet or slow."""
+    if isinstance(error, BrokerUnreachable | TransactionTooSlow):
         return True
     reason = reason_of(error)
     return reason is not None and is_transient(reason)

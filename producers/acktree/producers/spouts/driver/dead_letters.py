@@ -13,7 +13,7 @@ from acktree.core import world
 from acktree.core.kafka.log_reader import LogReader
 from acktree.producers.ledger.task import ExhaustedRecord
 from acktree.producers.spouts.driver.failed_values import FailedValues
-from acktree.producers.spouts.driver.one_record import MAX_BYTES, by_partition, read_records
+from acktree.producers.spouts.driver.one_record import by_partition, read_records
 from acktree.producers.spouts.state_topic import DeadLetter, Letter
 from acktree.producers.tuples import size_of
 from acktree.wire.dead_letter import HEADERS_NOTE, DeadLetterFields, FailedValue, Headers, dead_letter_headers
@@ -21,6 +21,8 @@ from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import read_headers
 
 _Place = tuple[str, int, int]
+TOGETHER_BYTES = 4 << 20
+"""About how many bytes of source records go into one transaction: they pass in time on a slow link."""
 DAMAGED = "key, value and headers are left out: the record is damaged in the log and cannot be read"
 
 
@@ -75,7 +77,7 @@ class DeadLetterReader:
         """Return source records that are there, which are damaged, and the first that is left for later."""
         found: dict[_Place, Message] = {}
         damaged: set[_Place] = set()
-        room = MAX_BYTES
+        room = TOGETHER_BYTES
         for place, offsets in by_partition(map(place_of, records)).items():
             if room <= 0:
                 return found, damaged, (*place, min(offsets))

@@ -18,6 +18,7 @@ from acktree.core import world
 from acktree.core.kafka.clients import ask_bounds
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import History
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage
 from acktree.producers.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.producers.ledger.partitions.partition import PartitionLedger
 from acktree.producers.ledger.slot_states import state_of
@@ -376,6 +377,16 @@ class SpoutCommits:
         assert self._given is None, "results are applied between batches"
         self._dead_letters += letters
         self._store(self._records(self.planned))
+
+    def send(self, output: Sequence[OutputRecord]) -> Passage:
+        """Begin the next commit with output, as ``StateTopic.send`` does; ``add_output`` then adds it.
+
+        Nothing else may be committed meanwhile: what waits for a commit is committed first.
+        """
+        assert self._given is None, "a commit would wait for the batch that Spark was given"
+        if self._output or self._dead_letters:
+            self.commit_state()
+        return self._topic.send(output)
 
     def add_output(self, output: Sequence[OutputRecord]) -> None:
         """Add records to what is committed next; in memory the state says already that they are written."""

@@ -21,6 +21,7 @@ from acktree.core.reports.breaker_watch import BreakerWatch
 from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.core.topology.flow import Flow
 from acktree.core.topology.registry import History, Published, Registry
+from acktree.producers.collecting.arithmetic.transaction_limit import Passage
 from acktree.producers.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 from acktree.producers.ledger.new_records import emit_new
 from acktree.producers.ledger.partitions.partition import PartitionLedger
@@ -343,6 +344,13 @@ class SpoutDriver:
             ledger.end_writing(written)
             if not has_failed and not self._is_tracked(version):
                 ledger.complete(written, ledger.run, self._monotonic())
+
+    def send(self, output: Sequence[OutputRecord]) -> Passage:
+        """Send what the next ``write`` begins with; what does not pass in time is not written.
+
+        Raises what ``StateTopic.commit`` raises.
+        """
+        return self.commits.send(output)
 
     def write(self, output: Sequence[OutputRecord], failures: Sequence[Failure]) -> None:
         """Commit records, the failures of others that no acker knows of, and the state that says so.

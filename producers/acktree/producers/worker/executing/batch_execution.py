@@ -129,6 +129,7 @@ class BatchExecution(SyncExecution):
             found: object = self._bolt.execute(batch, self._batch)  # type: ignore[func-returns-value]
             if found is not None:
                 check_returned(found)
+            self._batch.check_size()
         except BaseException as error:
             self._collector.guard.acquire()
             self._collector.check()

@@ -17,7 +17,7 @@ from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import Settings, admin_settings, producer_settings
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.columns import Pairs, Payload, Rows, Unwritten, produce_each
-from acktree.producers.errors import TooLarge
+from acktree.producers.errors import DeliveryFailed, TooLarge
 from acktree.producers.kafka.output import missing_partition
 from acktree.spark.native.aiokafka_client import batch_client_settings
 from acktree.spark.native.batch_producer import Addressed, BatchProducer
@@ -32,7 +32,7 @@ from acktree.spark.native.record_batches import (
 )
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.tasks.producers import FLUSH_TIMEOUT_S
-from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS, lost
+from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS, OpenTransaction
 
 SINGLE_ROWS, SINGLE_BYTES = 2_000, 16 << 20
 """Records produced one by one that wait to be laid out together."""
@@ -65,6 +65,7 @@ class BatchTransaction:
         self._turns: Counter[str] = Counter()
         self._counts: dict[str, int] = {}
         self._records = 0
+        self._open = OpenTransaction()
         with clear_errors(bootstrap):
             self._producer = BatchProducer(settings, FLUSH_TIMEOUT_S)
 
@@ -72,6 +73,7 @@ class BatchTransaction:
         """Begin the transaction of a task; see ``Transaction``. Raises KafkaException."""
         commit_record = commit_of_task(batch, task)
         is_written = commits.is_set(commit_record)
+        self._open = OpenTransaction()
         self._producer.begin(commit_record, commits.group)
         if is_written:
             self._producer.commit()
@@ -116,6 +118,7 @@ class BatchTransaction:
             reason = f"{sizes[row]} bytes, and message.max.bytes is {self._sizes.record_bytes}"
             return [(row, TooLarge(f"a record is too large for topic {topic}: {reason}"))]
         if len(sizes):
+            self._open.size += int(sizes.sum())
             turn = self._turns[topic] if topic in self._turns else world.random_bits(16)
             max_bytes = min(BATCH_BYTES, self._sizes.batch_bytes)
             batches = list(encode(columns, others, counts, self._partitions(topic), turn, max_bytes))
@@ -163,11 +166,13 @@ class BatchTransaction:
         """Commit. Raises DeliveryFailed, TransactionLost."""
         # Life of a record, step 9.
         self.serve()
-        self._producer.flush()
         try:
+            self._producer.flush()
             self._producer.commit()
+        except DeliveryFailed as error:
+            raise self._open.not_accepted(error) from error
         except KafkaException as error:
-            raise lost(error.args[0]) from error
+            raise self._open.lost(error.args[0]) from error
         self.is_spent = self._records > MAX_RECORDS
 
     def abort(self) -> None:

@@ -1,6 +1,7 @@
 """Writes the transaction of a Spark task by librdkafka, record by record: it supports every setting."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -11,6 +12,9 @@ from acktree.core import world
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, retry_until_ready, wait_until_delivered
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import Settings
+from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.columns import NO_TIMESTAMP
+from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.output import POLL_INTERVAL_S
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
@@ -29,13 +33,30 @@ class TransactionLost(AcktreeError):
     """The transaction of a task was aborted: another attempt took over, or it took too long."""
 
 
-def lost(error: KafkaError) -> TransactionLost:
-    """Return what to raise when a commit is refused."""
-    return TransactionLost(
-        f"the task's transaction was aborted: {error.str()}; another attempt took over, or "
-        "the task took longer than kafka.transaction.timeout.ms (give a larger one, or smaller "
-        "batches with maxOffsetsPerTrigger)"
-    )
+class OpenTransaction:
+    """How much a task has written in its transaction, and since when it is open."""
+
+    def __init__(self) -> None:
+        self._began_s, self.size = world.monotonic_s(), 0
+
+    def about(self) -> str:
+        """Return both, and what to do where that is too much."""
+        return (
+            f"the task's transaction of {self.size / 1e6:.1f} MB was open for "
+            f"{world.monotonic_s() - self._began_s:.0f} s; one that takes longer than "
+            "kafka.transaction.timeout.ms is aborted (give a larger one, or smaller batches with "
+            "maxOffsetsPerTrigger)"
+        )
+
+    def lost(self, error: KafkaError) -> TransactionLost:
+        """Return what to raise when a commit is refused."""
+        return TransactionLost(
+            f"the task's transaction was aborted: {error.str()}; another attempt took over, or {self.about()}"
+        )
+
+    def not_accepted(self, error: DeliveryFailed) -> DeliveryFailed:
+        """Return what to raise when records were not accepted."""
+        return DeliveryFailed(f"{error}; {self.about()}")
 
 
 class Transaction(TaskOutput, Protocol):
@@ -72,6 +93,7 @@ class RecordTransaction(TaskProducer):
         user = {"transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS), **user}
         super().__init__(bootstrap, user, transactional_id=transactional_id)
         self.is_spent = False
+        self._open = OpenTransaction()
         with clear_errors(bootstrap):
             retry_until_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S))
 
@@ -79,6 +101,7 @@ class RecordTransaction(TaskProducer):
         """Begin the transaction of a task; see ``Transaction``."""
         commit_record = commit_of_task(batch, task)
         is_written = commits.is_set(commit_record)
+        self._open = OpenTransaction()
         self.producer.begin_transaction()
         self._add_commit_record(commit_record, commits)
         if is_written:
@@ -97,6 +120,29 @@ class RecordTransaction(TaskProducer):
             text = f"no answer for {COMMIT_RECORD_TIMEOUT_S:g} s; the producer is abandoned"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        on_delivery: Callable[[KafkaError | None, Any], None] | None = None,
+    ) -> None:
+        """Queue a record of the transaction; see ``BufferedProducer.produce``."""
+        self._open.size += len(value or b"") + len(key or b"")
+        super().produce(topic, value, key, headers, timestamp_ms, on_delivery)
+
+    def _check(self) -> None:
+        """Raise DeliveryFailed, which says how large the transaction was if a record took too long."""
+        late = self.delivery_error.error
+        try:
+            super()._check()
+        except DeliveryFailed as error:
+            if late is None or late.code() != KafkaError._MSG_TIMED_OUT:
+                raise
+            raise self._open.not_accepted(error) from error
+
     def flush_tuples(self) -> None:
         """Nothing to wait for: everything becomes visible together."""
 
@@ -107,7 +153,7 @@ class RecordTransaction(TaskProducer):
             _retry_while_retriable(lambda: self.producer.commit_transaction(FLUSH_TIMEOUT_S))
         except KafkaException as error:
             self._check()
-            raise lost(error.args[0]) from error
+            raise self._open.lost(error.args[0]) from error
 
     def abort(self) -> None:
         """Abort what the task sent; the next user of the id begins with a new producer."""

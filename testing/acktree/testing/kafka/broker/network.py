@@ -4,6 +4,7 @@ Invariant: every call of a client passes here first, so a fault may strike betwe
 process makes no request.
 """
 
+import math
 from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
@@ -23,11 +24,19 @@ class Network:
         self.kernel: Kernel = cluster.kernel
         self.is_cut_off: Callable[[], bool] = lambda: False
         self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
+        self.bytes_per_s: Callable[[], float] = lambda: math.inf
+        """How fast records go to the broker, one batch after the other; other requests take no room."""
+        self._free_s = 0.0
 
     @property
     def is_up(self) -> bool:
         """Whether the broker answers this process at present."""
         return self.cluster.is_up and not self.is_cut_off()
+
+    def transfer_s(self, size: int) -> float:
+        """Put a batch on the way; return how long it takes, behind those that are on the way already."""
+        self._free_s = max(self._free_s, self.kernel.now_s) + size / self.bytes_per_s()
+        return self._free_s - self.kernel.now_s
 
     def enter(self, call: str) -> None:
         """Begin a call of a client that takes no time."""

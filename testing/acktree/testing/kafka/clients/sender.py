@@ -218,7 +218,10 @@ class Sender:
             for record, error in zip(records, refusals, strict=True)
         ]
         self._sending[place] = len(records)
-        self._kernel.call_after(self._network.delay_s(), lambda: self._answered(place, records, answers))
+        took_s = self._network.transfer_s(sum(size_of(record.key, record.value) for record in records))
+        self._kernel.call_after(
+            took_s + self._network.delay_s(), lambda: self._answered(place, records, answers)
+        )
 
     def _append(self, record: Queued, transaction: Transaction | None) -> StoredRecord:
         log = self._cluster.log(record.topic, record.partition)
