@@ -216,7 +216,9 @@ class SpoutCommits:
         if states.term < others:
             for key, slot in states.slots.items():
                 run = _any_run()
-                states.slots[key] = SlotState(slot.frontier, slot.frontier, run, slot.done, run=run)
+                states.slots[key] = SlotState(
+                    slot.frontier, slot.frontier, run, slot.done, run=run, epoch=slot.epoch
+                )
         own = states.tasks if self._task is None else states.tasks.keys() & {self._task}
         is_known = states.spout is not None or own or states.slots or terms or logged
         self.is_first = not (is_known or self._have_results())
