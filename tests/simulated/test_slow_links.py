@@ -92,13 +92,17 @@ def test_much_output_is_written_in_transactions_that_pass(
     assert "no Kafka broker answers" not in caplog.text
 
 
-def test_a_broker_that_is_away_fails_no_record() -> None:
+AWAY = pytest.mark.parametrize("when_s", [0.1, 0.4, 0.7, 1.0, 1.5, 2.0])
+
+
+@AWAY
+def test_a_broker_that_is_away_fails_no_record(when_s: float) -> None:
     with running(RepeatsWords) as t:
         t.world.bytes_per_s = 10 * LINK
         t.run_for(5)
         for number in range(4):
             t.send("lines", "10", partition=number % 2)
-        t.run_for(0.4)
+        t.run_for(when_s)
         t.broker_away(45)
         t.run_until_done()
         assert len(t.values("words")) == 40
@@ -201,13 +205,14 @@ def test_much_output_of_a_bolt_is_written_in_transactions_that_pass(bolt: Any) -
         assert not t.dead_letters()
 
 
-def test_a_broker_that_is_away_fails_no_tuple_of_a_bolt() -> None:
+@AWAY
+def test_a_broker_that_is_away_fails_no_tuple_of_a_bolt(when_s: float) -> None:
     with with_bolt(RepeatsWords) as t:
         t.world.bytes_per_s = 10 * LINK
         t.run_for(5)
         for number in range(4):
             t.send("lines", "10", partition=number % 2)
-        t.run_for(0.6)
+        t.run_for(when_s)
         t.broker_away(45)
         t.run_until_done()
         assert len(t.values("out")) == 40
