@@ -148,6 +148,9 @@ class Committing:
         assert not asynchronous
         return self._answer()
 
+    def poll(self, _wait_s: float) -> None:
+        """Return no event."""
+
 
 class FatalProducer:
     """A client whose flush ends as librdkafka's does when ``callbacks`` have met its fatal error."""

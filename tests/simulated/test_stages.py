@@ -134,7 +134,7 @@ def test_a_stage_with_nothing_to_do_waits_for_a_broker_that_is_away(away_s: floa
         assert t.service("split").process is process
         t.send("lines", "b")
         t.run_until_done()
-        assert t.values("words") == ["a", "b"]
+        assert sorted(t.values("words")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("away_s", [8.0, 16.0, 30.0, 50.0, 200.0])
@@ -169,17 +169,17 @@ def test_a_task_that_a_running_process_begins_waits_for_a_broker_that_is_away(wh
         t.run_for(60.0)
         t.run_until_done()
         assert t.service("split").process is process
-        assert sorted(t.values("words")) == sorted(["a", *map(str, range(20))])
+        assert set(t.values("words")) == {"a", *map(str, range(20))}, "what timed out meanwhile comes twice"
 
 
-class Held(BasicBolt):
+class HeldWord(BasicBolt):
     """Executes words that begin with h at ``until_s``."""
 
     until_s = 0.0
 
     def execute(self, tup: Any, emit: Any) -> None:
         if tup.value.startswith(b"h"):
-            world.sleep(max(0.0, Held.until_s - world.monotonic_s()))
+            world.sleep(max(0.0, HeldWord.until_s - world.monotonic_s()))
 
 
 def deal(t: TopologyTester, tasks: int) -> None:
@@ -208,14 +208,14 @@ def test_records_in_flight_end_where_another_number_of_tasks_is_taken_back(
 
     monkeypatch.setattr(StageWorker, "make_task", make_late)
     partitions = {"lines": 3, "words": 4}
-    with running(SplitBasic, Held, with_tasks(2), partitions=partitions) as t:
+    with running(SplitBasic, HeldWord, with_tasks(2), partitions=partitions) as t:
         for partition in range(3):
             t.send("lines", "a", partition=partition)
         t.run_until_done()
         if is_emitted_between:
             deal(t, between)
             t.run_for(25.0)
-        Held.until_s = t.now_s + 15.0
+        HeldWord.until_s = t.now_s + 15.0
         for partition in range(3):
             t.send("lines", "h", partition=partition)
         t.run_until(lambda: t.values("words").count("h") == 3)

@@ -410,7 +410,7 @@ def test_expired_records_are_an_error_or_counted_as_done(
         read_alone(t, batch, monkeypatch)
     assert read_alone(t, batch, monkeypatch, **FORGIVING) == [4, 5]
     t.until(lambda: t.committed() == 4)
-    assert t.count("absent") == 4
+    assert t.count("lost") == 4
 
 
 def test_an_offset_beyond_the_end_of_the_topic_is_an_error_or_reset_to_the_end(

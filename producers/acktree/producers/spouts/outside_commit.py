@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from acktree.core.kafka.clients import retry_until_ready
+from acktree.core.kafka.clients import retry_until_ready, why_unanswered
 from acktree.core.kafka.errors import clear_errors, is_membership_lost
 from acktree.wire.errors import AcktreeError
 
@@ -30,7 +30,13 @@ def commit_offsets(consumer: Consumer, offsets: Sequence[TopicPartition], group:
     """
 
     def commit() -> None:
-        for partition in consumer.commit(offsets=list(offsets), asynchronous=False) or ():
+        try:
+            answer = consumer.commit(offsets=list(offsets), asynchronous=False) or ()
+        except KafkaException:
+            if (why := why_unanswered(consumer)) is not None:
+                raise KafkaException(why) from None
+            raise
+        for partition in answer:
             if partition.error is not None:
                 raise KafkaException(partition.error)
 

@@ -106,7 +106,7 @@ class _Position:
     @property
     def has_epoch(self) -> bool:
         """Whether a leader can be asked if it has what was read."""
-        return self.epoch != UNKNOWN_EPOCH and self.next_offset >= 0
+        return self.epoch.epoch >= 0 and self.next_offset >= 0
 
     def start(self, place: Place) -> TopicPartition:
         """Return where the client begins to fetch."""
@@ -242,7 +242,7 @@ class LogReader:
             if position is not None and before.get(place) is not position:
                 # It was assigned anew within this call, and this may have been fetched before.
                 position.again_s = world.monotonic_s()
-            is_read = position is not None and position.again_s is None and place not in self._unchecked
+            is_read = position is not None and position.again_s is None
             is_ours = position is not None or self._is_member or not place[0]
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if is_missing(error) and place[0] and self._is_member and position is None:
@@ -250,9 +250,10 @@ class LogReader:
                 elif position is not None and (is_missing(error) or is_unreadable(error)):
                     if is_read:
                         unreadable.setdefault(place, error)
+                        self._unchecked.discard(place)  # the client gives it up, and seeks no more
                 elif is_ours and not (_passes(error) or is_unreadable(error)):
                     self._refuse(place, error)
-            elif position is None or not is_read or place in unreadable:
+            elif position is None or not is_read or place in unreadable or place in self._unchecked:
                 continue  # it is begun again, at its position
             elif error is None and offset >= position.next_offset:
                 records.setdefault(place, []).append(message)
@@ -336,7 +337,7 @@ class LogReader:
             position.again_s = math.inf  # and not unassigned, as the group may take it away
         else:
             self.end([place])
-        behind = position.next_offset if position.epoch == UNKNOWN_EPOCH else position.epoch.end
+        behind = position.epoch.end if position.has_epoch else position.next_offset
         return [LogRange(place, Found.FELL, end, max(end, behind))]
 
     def _wait(self, position: _Position) -> None:
