@@ -62,6 +62,7 @@ class Executors:
         """The error of the last task that failed."""
         self._waiting_driver: Any = None
         driver.at_death.append(self._driver_died)
+        kernel.at_close.append(self._kept.close)  # they may outlive their driver, but not the world
 
     def _new(self) -> Executor:
         name = f"{self.driver.name}.executor-{next(self._numbers)}"

@@ -121,6 +121,8 @@ class Kernel:
         self.now_s = 0.0
         self.hub = getcurrent()
         self.processes: list[Process] = []
+        self.at_close: list[Callable[[], object]] = []
+        """Called when this world ends."""
         self.switches = 0
         self.ended: list[Process] = []
         """Processes whose last task has ended, until the watcher takes them out."""
@@ -324,3 +326,5 @@ class Kernel:
             call, timer.call = timer.call, None
             if call is not None and any(process.tasks for process in self.processes):
                 call()
+        while self.at_close:
+            self.at_close.pop()()
