@@ -95,18 +95,23 @@ def test_much_output_is_written_in_transactions_that_pass(
 AWAY = pytest.mark.parametrize("when_s", [0.1, 0.4, 0.7, 1.0, 1.5, 2.0])
 
 
+def check_an_outage(t: TopologyTester, when_s: float, topic: str) -> None:
+    """Let the broker go away while much output is on its way, and expect all of it, and no dead letter."""
+    t.world.bytes_per_s = 10 * LINK
+    t.run_for(5)
+    for number in range(4):
+        t.send("lines", "10", partition=number % 2)
+    t.run_for(when_s)
+    t.broker_away(45)
+    t.run_until_done()
+    assert len(t.values(topic)) == 40
+    assert not t.dead_letters()
+
+
 @AWAY
 def test_a_broker_that_is_away_fails_no_record(when_s: float) -> None:
     with running(RepeatsWords) as t:
-        t.world.bytes_per_s = 10 * LINK
-        t.run_for(5)
-        for number in range(4):
-            t.send("lines", "10", partition=number % 2)
-        t.run_for(when_s)
-        t.broker_away(45)
-        t.run_until_done()
-        assert len(t.values("words")) == 40
-        assert not t.dead_letters()
+        check_an_outage(t, when_s, "words")
 
 
 def test_a_partition_of_tuples_without_a_leader_fails_no_record() -> None:
@@ -208,15 +213,7 @@ def test_much_output_of_a_bolt_is_written_in_transactions_that_pass(bolt: Any) -
 @AWAY
 def test_a_broker_that_is_away_fails_no_tuple_of_a_bolt(when_s: float) -> None:
     with with_bolt(RepeatsWords) as t:
-        t.world.bytes_per_s = 10 * LINK
-        t.run_for(5)
-        for number in range(4):
-            t.send("lines", "10", partition=number % 2)
-        t.run_for(when_s)
-        t.broker_away(45)
-        t.run_until_done()
-        assert len(t.values("out")) == 40
-        assert not t.dead_letters()
+        check_an_outage(t, when_s, "out")
 
 
 def test_output_of_a_bolt_passes_once_the_link_is_faster() -> None:

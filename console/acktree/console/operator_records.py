@@ -3,20 +3,21 @@
 Invariant: a record counts as written only by its delivery report; one without a report may exist or not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from acktree.core.errors import BrokerUnreachable
-from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
+from acktree.core.kafka.clients import (
+    BROKER_TIMEOUT_S,
+    make_producer,
+    produce_when_room,
+    wait_until_delivered,
+)
 from acktree.core.kafka.errors import as_clear_error, clear_errors
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.wire.errors import AcktreeError
-
-OnDelivery = Callable[[KafkaError | None, Message], None]
-
-FULL_QUEUE_WAIT_S = 0.1
 
 
 class OperatorRecord(NamedTuple):
@@ -41,7 +42,8 @@ def write_records(
 
         try:
             with clear_errors(bootstrap, f"topic {record.topic}"):
-                _queue(producer, record, on_delivery)
+                about = {"key": record.key, "partition": 0, "on_delivery": on_delivery}
+                produce_when_room(producer, record.topic, record.value, **about)
         except AcktreeError as error:
             outcomes[index] = error
     stopped = _flush(producer, bootstrap, records)
@@ -52,16 +54,6 @@ def write_records(
     count = f"{written} of {len(records)} {what} were written"
     rest = stopped or BrokerUnreachable(f"{count}, the rest were not confirmed")
     return [outcomes.get(index, rest) for index in range(len(records))]
-
-
-def _queue(producer: Producer, record: OperatorRecord, on_delivery: OnDelivery) -> None:
-    """Queue a record; while the queue is full, wait for room."""
-    while True:
-        try:
-            producer.produce(record.topic, record.value, record.key, 0, on_delivery=on_delivery)
-            return
-        except BufferError:
-            producer.poll(FULL_QUEUE_WAIT_S)
 
 
 def written_or_raised(outcomes: Sequence[int | AcktreeError]) -> list[int]:

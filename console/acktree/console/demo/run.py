@@ -16,7 +16,7 @@ from acktree.console.demo.children import ChildFailed, ChildProcess
 from acktree.console.demo.progress import ProgressView
 from acktree.console.demo.text import count_words, library_lines, split
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.core.kafka.clients import make_admin, make_producer, produce_when_room
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.kafka.settings import producer_settings
 from acktree.core.temporary_folder import temporary_folder
@@ -89,12 +89,7 @@ def send_text(bootstrap: str, lines: list[str]) -> SentText:
     producer = make_producer(producer_settings(bootstrap, {}))
     for number, line in enumerate(sent.lines):
         partition = number % PARTITIONS
-        while True:
-            try:
-                producer.produce(TOPIC, line.encode(), partition=partition)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        produce_when_room(producer, TOPIC, line.encode(), partition=partition)
         sent.partitions[partition].append(line)
     if left := producer.flush(60):
         raise ChildFailed(f"the broker did not accept {left} lines of the text")

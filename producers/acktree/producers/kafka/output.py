@@ -304,10 +304,7 @@ def wait_until_passed(producer: Producer, count: int, since_s: float, timeout_s:
 
     Return how far it has; None if it does not confirm anything any more. Raises as ``wait_until_delivered``.
     """
-    last, last_s = (
-        wait_until_delivered(producer, 0.0),
-        since_s,
-    )  # what was confirmed before is no sign of life
+    last, last_s = wait_until_delivered(producer, 0.0), since_s  # what came by now is no sign of life
     while (left := wait_until_delivered(producer, FLUSH_S)) > 0:
         now_s = world.monotonic_s()
         if left < last:

@@ -19,6 +19,7 @@ from acktree.core import world
 from acktree.core.errors import BrokerRefused, BrokerUnreachable, TransactionTooSlow
 from acktree.core.kafka.clients import (
     BROKER_TIMEOUT_S,
+    FULL_QUEUE_WAIT_S,
     ask_bounds,
     make_consumer,
     make_producer,
@@ -51,7 +52,6 @@ from acktree.wire.state_records import (
 log = logging.getLogger("acktree.spout")
 
 MAX_RECORDS = 1_000
-FULL_QUEUE_WAIT_S = 0.1
 FENCE_WAIT_S = 0.1
 FETCH_WAIT_MS = 20
 """A start reads up to its own record, and a fetch before that is committed waits for so long."""
@@ -349,9 +349,6 @@ class StateTopic:
             self._queue_all({}, (), output, [])
             passage = wait_until_passed(self._producer, len(output), self._began_s, PASS_TIMEOUT_S)
         except KafkaException as error:
-            self._check(error.args[0], error)
-            if not error.args[0].txn_requires_abort():
-                raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
             self._abort(error, {}, [], until_s, bytes_of({}, (), output))
             return None
         if passage is not None and passage.is_whole:
@@ -390,9 +387,6 @@ class StateTopic:
             self._repeated(partial(self._producer.commit_transaction, BROKER_TIMEOUT_S), until_s)
             return True
         except KafkaException as error:
-            self._check(error.args[0], error)
-            if not error.args[0].txn_requires_abort():
-                raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
             self._abort(error, records, refused, until_s, bytes_of(records, letters, output))
             return False
 
@@ -466,8 +460,11 @@ class StateTopic:
     ) -> None:
         """Abort the transaction of this size, and shorten the letters that were too large.
 
-        Raises what has failed it if that does not pass, else what fails the abort.
+        Raises what has failed it if that does not pass, or needs no abort, else what fails the abort.
         """
+        self._check(cause.args[0], cause)
+        if not cause.args[0].txn_requires_abort():
+            raise as_clear_error(cause.args[0], self._bootstrap, f"topic {self.topic}") from cause
         failed = self._end_transaction(until_s)
         if failed is not None and may_be_fenced(cause.args[0]):
             self._check(failed.args[0], failed)

@@ -40,6 +40,7 @@ Answer = TypeVar("Answer")
 BROKER_TIMEOUT_S = 10.0
 READY_TIMEOUT_S = 60.0
 """How long a starting process waits for a broker that answers but is not ready yet."""
+FULL_QUEUE_WAIT_S = 0.1
 READY_PAUSE_S = 0.2
 FIRST_CHECK_S = 1.0
 """How long a new client waits before it first checks whether the broker has refused it."""
@@ -68,6 +69,16 @@ def make_producer(settings: Mapping[str, Any]) -> Producer:
     """
     with clear_settings(), with_tokens(settings) as whole:
         return world.producer(whole, ClientLog(whole))
+
+
+def produce_when_room(producer: Producer, topic: str, value: bytes, **more: Any) -> None:
+    """Queue a record; while the client's queue is full, wait for room."""
+    while True:
+        try:
+            producer.produce(topic, value, **more)
+            return
+        except BufferError:
+            producer.poll(FULL_QUEUE_WAIT_S)
 
 
 def wait_until_delivered(producer: Producer, timeout_s: float) -> int:
