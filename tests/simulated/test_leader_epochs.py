@@ -31,6 +31,11 @@ def lines(kind: str, first: int, end: int) -> set[str]:
     return {f"{kind}{number}" for number in range(first, end)}
 
 
+def do_twenty(t: TopologyTester) -> None:
+    send(t, (f"old{number}" for number in range(20)))
+    t.run_until_done()
+
+
 def write_again(t: TopologyTester, first: int, end: int) -> None:
     """Lose the log from an offset on, and write it again up to ``end`` under a new leader."""
     log_of(t).truncate(first, by_new_leader=True)
@@ -47,8 +52,7 @@ def test_what_stands_there_now_is_executed_by_who_starts_after_the_log_was_writt
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with spout(where, may_lose=True) as t:
-        send(t, (f"old{number}" for number in range(20)))
-        t.run_until_done()
+        do_twenty(t)
         assert t.committed("lines", 0) == 20
         t.kill(SPOUTS[where], restart_after_s=5.0)
         write_again(t, 5, 40)
@@ -62,8 +66,7 @@ def test_what_stands_there_now_is_executed_by_who_starts_after_the_log_was_writt
 @pytest.mark.parametrize("where", SPOUTS)
 def test_each_start_refuses_a_log_that_was_written_again_until_somebody_decides(where: str) -> None:
     with spout(where, may_lose=False) as t:
-        send(t, (f"old{number}" for number in range(20)))
-        t.run_until_done()
+        do_twenty(t)
         t.kill(SPOUTS[where], restart_after_s=5.0)
         write_again(t, 5, 40)
         for _ in range(3):
@@ -83,8 +86,7 @@ def test_a_log_that_is_written_again_is_noticed_by_who_runs(
     where: str, may_lose: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with spout(where, may_lose=may_lose) as t:
-        send(t, (f"old{number}" for number in range(20)))
-        t.run_until_done()
+        do_twenty(t)
         write_again(t, 5, 40)
         if not may_lose:
             for _ in range(2):
@@ -117,8 +119,7 @@ def test_leaders_that_lack_nothing_are_no_loss(where: str, caplog: pytest.LogCap
 def test_records_of_a_new_leader_behind_what_was_read_are_no_loss(where: str) -> None:
     """It lacks only what nobody has read: a stage may run behind the end of the log."""
     with spout(where, may_lose=False) as t:
-        send(t, (f"old{number}" for number in range(20)))
-        t.run_until_done()
+        do_twenty(t)
         t.kill(SPOUTS[where], restart_after_s=5.0)
         send(t, (f"lost{number}" for number in range(20, 30)))
         write_again(t, 20, 45)
@@ -130,8 +131,7 @@ def test_records_of_a_new_leader_behind_what_was_read_are_no_loss(where: str) ->
 @pytest.mark.parametrize("where", SPOUTS)
 def test_a_log_without_a_leader_at_a_start_is_looked_at_once_it_has_one(where: str) -> None:
     with spout(where, may_lose=True) as t:
-        send(t, (f"old{number}" for number in range(20)))
-        t.run_until_done()
+        do_twenty(t)
         t.kill(SPOUTS[where], restart_after_s=1.0)
         t.cluster.leaderless.add(("lines", 0))
         t.run_for(30.0)

@@ -239,13 +239,12 @@ class StageTask:
 
     def _follow(self) -> None:
         """Read what the driver continues with, after letting go of what was planned before a rewind."""
-        rewound: list[Place] = []
-        for place, (_, ledger) in self._driver.places().items():
+        rewound, places = list[Place](), self._driver.places()
+        for place, (_, ledger) in places.items():
             if self._floors.get(place, ledger.floor) != ledger.floor:
                 rewound.append(place)
             self._floors[place] = ledger.floor
         if rewound:
-            places = self._driver.places()
             self._planned.keep(lambda place, offset: offset in places[place][1].unwritten, rewound)
             for place in rewound:
                 self._damaged.pop(place, None)
@@ -253,7 +252,7 @@ class StageTask:
                     (version, of, generation, [at for at in offsets if at in places[place][1].unwritten])
                     for version, of, generation, offsets in self._unread.pop(place, ())
                 ]
-        epochs = {place: ledger.epoch for place, (_, ledger) in self._driver.places().items()}
+        epochs = {place: ledger.epoch for place, (_, ledger) in places.items()}
         self._reader.follow(self._driver.next_offsets(), epochs)
 
     def _look_at(self, troubles: Sequence[LogRange]) -> None:

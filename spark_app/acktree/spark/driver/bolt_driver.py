@@ -24,7 +24,7 @@ from acktree.producers.spouts.driver.sources.log_bounds import (
     DataLoss,
     check_ends,
     check_leaders,
-    is_newer_leader,
+    with_newer_leader,
 )
 from acktree.producers.spouts.driver.sources.source_watch import CHECK_INTERVAL_S
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S, commit_offsets
@@ -185,9 +185,8 @@ class BoltDriver:
         Raises:
             DataLoss: a log ends before what was read of it, and failOnDataLoss is true.
         """
-        if any(start > ends.get(slot, start) for slot, start in self._next.items()) or any(
-            is_newer_leader(self.topics, slot, epoch) for slot, epoch in self._epochs.items()
-        ):
+        is_beyond = any(start > ends.get(slot, start) for slot, start in self._next.items())
+        if is_beyond or with_newer_leader(self.topics, self._epochs):
             self._go_back_to_ends()
         self._epochs |= self.topics.epochs
         wanted = {}

@@ -14,12 +14,13 @@ from acktree.producers.ledger.slots import find_ledger, find_task
 from acktree.producers.ledger.task import SourceSlot, TaskLedger
 from acktree.producers.spouts.driver.group_offsets import CommittedOffset
 from acktree.producers.spouts.driver.offset_resets import OffsetResets
-from acktree.producers.spouts.driver.sources.log_bounds import check_leaders, is_newer_leader, is_removed
+from acktree.producers.spouts.driver.sources.log_bounds import check_leaders, is_removed, with_newer_leader
 from acktree.producers.spouts.driver.sources.source_topics import SpoutTopics, VanishedPartition
 from acktree.producers.spouts.driver.sources.source_watch import SourceWatch
 from acktree.producers.spouts.driver.spout_commits import SpoutCommits
 from acktree.producers.spouts.driver.spout_options import SpoutOptions
 from acktree.wire.errors import AcktreeError
+from acktree.wire.state_records import LogEpoch
 
 
 class TasksChanged(AcktreeError):
@@ -89,8 +90,7 @@ class SpoutSources:
 
     def check_leaders(self) -> dict[int, int]:
         """Return what ``check_leaders`` of the log bounds does, by the leaders that were found last."""
-        epochs = {slot: ledger.epoch for slot, ledger in self._ledgers().items()}
-        return check_leaders(self.topics, self._options, self._ends_of_state(), epochs)
+        return check_leaders(self.topics, self._options, self._ends_of_state(), self._epochs())
 
     def keep_epochs(self) -> None:
         """Keep whose logs were found last: what is planned from here on is read of them.
@@ -117,11 +117,10 @@ class SpoutSources:
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, or has another leader, find out why."""
-        ledgers = self._ledgers()
-        if any(ledger.next_offset > ends.get(slot, ledger.next_offset) for slot, ledger in ledgers.items()):
+        if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
             self.check_now()
             self.go_back_to_ends()
-        elif any(is_newer_leader(self.topics, slot, ledger.epoch) for slot, ledger in ledgers.items()):
+        elif with_newer_leader(self.topics, self._epochs()):
             self.go_back_to_ends()
 
     def check_now(self) -> None:
@@ -147,6 +146,9 @@ class SpoutSources:
 
     def _ends_of_state(self) -> dict[int, int]:
         return {slot: ledger.end_of_state for slot, ledger in self._ledgers().items()}
+
+    def _epochs(self) -> dict[int, LogEpoch]:
+        return {slot: ledger.epoch for slot, ledger in self._ledgers().items()}
 
     def _ledgers(self) -> dict[int, PartitionLedger]:
         return {slot: ledger for task in self._tasks.values() for slot, ledger in task.slots.items()}

@@ -151,9 +151,8 @@ def check_leaders(
         DataLoss: one ended before a record that was read, and failOnDataLoss is true.
     """
     newer = {
-        slot: LogEpoch(each.epoch, max(each.end, next_offsets.get(slot, 0)))
-        for slot, each in epochs.items()
-        if is_newer_leader(topics, slot, each)
+        slot: each._replace(end=max(each.end, next_offsets.get(slot, 0)))
+        for slot, each in with_newer_leader(topics, epochs).items()
     }
     answers, fallen = topics.fallen_to(newer), dict[int, int]()
     for source in topics.partitions:
@@ -168,10 +167,13 @@ def check_leaders(
     return fallen
 
 
-def is_newer_leader(topics: TopicEnds, slot: int, read: LogEpoch) -> bool:
-    """Return whether a partition has another leader than the one whose log was read, as far as is known."""
-    found = topics.epochs.get(slot)
-    return found is not None and read.epoch >= 0 and found.epoch > read.epoch
+def with_newer_leader(topics: TopicEnds, epochs: Mapping[int, LogEpoch]) -> dict[int, LogEpoch]:
+    """Return those epochs after which a partition has another leader, as far as that is known."""
+    return {
+        slot: read
+        for slot, read in epochs.items()
+        if (found := topics.epochs.get(slot)) is not None and 0 <= read.epoch < found.epoch
+    }
 
 
 def check_ends(topics: TopicEnds, options: SpoutOptions, next_offsets: Mapping[int, int]) -> dict[int, int]:
